@@ -1,0 +1,138 @@
+"""The words of the system: widths, parts, layouts, profiles, plans, and what travels between server and client."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from torch import Tensor
+
+from splitmix.core.errors import UserError
+
+Width = Fraction
+Weights = dict[str, Tensor]  # name -> (base, ...): every entry of a net, stacked over bases
+
+
+def parse_width(value: Any) -> Width:
+    """Read a width, exactly: `"3/8"`, `0.375`, `1` and `Fraction(3, 8)` are all fine.
+
+    >>> parse_width("3/8"), parse_width(0.125), parse_width(1)
+    (Fraction(3, 8), Fraction(1, 8), Fraction(1, 1))
+    """
+    try:
+        width = Fraction(str(value)) if isinstance(value, float) else Fraction(value)
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        raise UserError(f"'{value}' is not a width; write a fraction such as 1/8 or a number in (0, 1]") from None
+    if not 0 < width <= 1:
+        raise UserError(f"width {value} is outside (0, 1]; 1 is the full net, 1/8 an eighth of its channels")
+    return width
+
+
+def check_multiple(width: Width, atom: Width) -> None:
+    """Refuse a width that cannot be mixed from whole bases."""
+    if width < atom or width % atom != 0:
+        choices = ", ".join(str(atom * i) for i in range(1, int(1 / atom) + 1))
+        raise UserError(f"width {width} is not a multiple of the atom {atom}; choose one of {choices}")
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """A runnable net inside the server's weights: a window of `width` of one base, `shift` channels from its start."""
+
+    base: int
+    width: Width
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the server's weights are made up: `count` nets of one width."""
+
+    count: int
+    width: Width
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the server knows of a client."""
+
+    client: int
+    budget: Width
+    samples: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Local training settings; `lr` is that of the first round."""
+
+    lr: float = 0.1
+    epochs: int = 1
+    batch: int = 32
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+
+
+@dataclass(frozen=True)
+class Train:
+    """Job: train these parts on the client's data."""
+
+    round: int
+    client: int
+    parts: tuple[Part, ...]
+    plan: Plan
+    seed: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """Answer to `Train`: the parts' covering weights after local training, and how many samples they saw."""
+
+    round: int
+    client: int
+    parts: tuple[Part, ...]
+    weights: Weights
+    samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Job: count the right answers of each mix (a tuple of parts whose logits are averaged) on one split."""
+
+    client: int
+    mixes: tuple[tuple[Part, ...], ...]
+    split: str = "test"  # train, val or test
+    norm: str = "stored"  # stored statistics if there are any, else the batch's own; or "client": calibrate first
+    batch: int = 128
+    robust: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Answer to `Score`: right answers per mix, out of `samples`."""
+
+    client: int
+    correct: tuple[int, ...]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Job: average the batch statistics of every norm over the client's training images."""
+
+    client: int
+    parts: tuple[Part, ...]
+    batch: int = 128
+    passes: int = 1
+    seed: int = 0
+
+
+Job = Train | Score | Calibrate
+
+
+def group_by_width(parts: Iterable[Part]) -> dict[tuple[Width, int], tuple[Part, ...]]:
+    """Parts that can run stacked: same width, same shift."""
+    groups: dict[tuple[Width, int], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.width, part.shift), []).append(part)
+    return {key: tuple(group) for key, group in groups.items()}
