@@ -38,7 +38,7 @@ def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str |
     axes.tick_params(length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     figure.legend(
-        loc="outside upper left", ncols=int(inches // 1.8), frameon=False, handlelength=0.9, handletextpad=0.5
+        loc="outside upper left", ncols=int(inches // 1.5), frameon=False, handlelength=0.9, handletextpad=0.5
     )
     _save(figure, Path(path))
 
