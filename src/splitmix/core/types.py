@@ -62,6 +62,15 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What a method is made for: the width of a base, the budgets of the clients, and the seed of its draws."""
+
+    atom: Width
+    budgets: tuple[Width, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """Local training settings; `lr` is that of the first round."""
 
@@ -81,6 +90,7 @@ class Train:
     parts: tuple[Part, ...]
     plan: Plan
     seed: int
+    local_norms: bool = False  # nothing of the norms leaves the client
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,7 @@ class Score:
     norm: str = "stored"  # stored statistics if there are any, else the batch's own; or "client": calibrate first
     batch: int = 128
     robust: float = 0.0
+    local_norms: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Data: tasks made of domains, dealt out to clients with budgets."""

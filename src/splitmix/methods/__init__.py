@@ -1,0 +1,26 @@
+"""The table of methods: a name, and how the method is made for a setting."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.method import Method
+from splitmix.core.types import Setting
+from splitmix.methods.splitmix import SplitMix
+
+
+def find_method(value: str | Mapping[str, Any], setting: Setting) -> Method:
+    """A method by its name, or by {name=..., its own settings}."""
+    options = {"name": value} if isinstance(value, str) else dict(value)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"a method needs a name, got {value!r}; choose one of {', '.join(sorted(METHODS))}")
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    try:
+        return METHODS[name](setting, **options)
+    except TypeError as error:
+        raise UserError(f"method {name} does not take these settings: {error}") from None
+
+
+METHODS: dict[str, Callable[..., Method]] = {"splitmix": SplitMix.for_setting}

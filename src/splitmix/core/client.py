@@ -1,0 +1,242 @@
+"""What happens on a client: local training, scoring and calibration, the same for all methods and engines."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from splitmix.core.net import Net
+from splitmix.core.objective import Objective
+from splitmix.core.parts import covering, window
+from splitmix.core.random import torch_rng_for
+from splitmix.core.types import Calibrate, Job, Part, Score, Tally, Train, Update, Weights, group_by_width
+
+
+@dataclass(frozen=True)
+class Split:
+    """A client's labelled images: rows of tensors that all clients of a machine share."""
+
+    images: Tensor  # (n, height, width, channel) as uint8 or float, or (n, feature)
+    labels: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, picks: Tensor) -> tuple[Tensor, Tensor]:
+        """Images in [0, 1] as (batch, channel, height, width), and labels."""
+        rows = self.rows[picks]
+        return as_images(self.images.index_select(0, rows)), self.labels.index_select(0, rows)
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What a client holds: disjoint train, validation and test images."""
+
+    train: Split
+    val: Split
+    test: Split
+    augment: bool = False
+
+    def split(self, name: str) -> Split:
+        return {"train": self.train, "val": self.val, "test": self.test}[name]
+
+
+Memory = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base
+
+
+def execute(
+    job: Job, net: Net, download: Weights, data: ClientData, objective: Objective, memory: Memory
+) -> Update | Tally:
+    """Do a job on the client that it names; `download` holds the covering parts of the job, stacked."""
+    if isinstance(job, Train):
+        return train_client(job, net, download, data, objective, memory)
+    if isinstance(job, Score):
+        return score_client(job, net, download, data, memory)
+    return calibrate_client(job, net, download, data)
+
+
+def parts_of(job: Job) -> tuple[Part, ...]:
+    """The parts that a job needs: the download."""
+    if isinstance(job, Score):
+        return covering(part for mix in job.mixes for part in mix)
+    return covering(job.parts)
+
+
+def train_client(
+    job: Train, net: Net, download: Weights, data: ClientData, objective: Objective, memory: Memory
+) -> Update:
+    """Train all parts on the same batches with one optimizer, made anew in every round (Algorithm 3)."""
+    parts, plan = covering(job.parts), job.plan
+    width = parts[0].width
+    private = net.norm_names(width) if job.local_norms else set()
+    names = net.parameter_names(width)
+    leaves = {n: v.clone().requires_grad_(n in names) for n, v in recall(download, parts, private, memory).items()}
+    forward = Parts(net, job.parts, leaves)
+    optimizer = torch.optim.SGD(
+        [leaves[name] for name in leaves if name in names],
+        lr=plan.lr,
+        momentum=plan.momentum,
+        weight_decay=plan.weight_decay,
+        fused=True,
+    )
+    rng = torch_rng_for(job.seed, "client", job.round, job.client)
+    losses = []
+    for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
+        x, y = data.train.batch(picks)
+        loss = objective(forward, crop_and_flip(x, rng) if data.augment else x, y, rng)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.detach())
+    trained = {name: value.detach() for name, value in leaves.items()}
+    remember(trained, parts, private, memory)
+    upload = {name: value for name, value in trained.items() if name not in private}
+    mean = float(torch.stack(losses).mean()) / len(job.parts)
+    return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The job's parts as one function of a batch; nested parts are slices of the same leaf tensors."""
+
+    net: Net
+    parts: tuple[Part, ...]
+    leaves: Weights
+
+    def __call__(self, x: Tensor, robust: float = 0.0, *, training: bool = True) -> Sequence[Tensor]:
+        whole = covering(self.parts)
+        row = {part.base: i for i, part in enumerate(whole)}
+        logits = []
+        for (width, _), group in group_by_width(self.parts).items():
+            bases = [row[part.base] for part in group]
+            picked = self.leaves
+            if bases != list(range(len(whole))):
+                picked = {name: value[bases] for name, value in self.leaves.items()}
+            entries = window(self.net, whole[0].width, picked, replace(group[0], shift=0))
+            logits.append(self.net.run(width, entries, x, robust, training=training))
+        return logits
+
+
+def score_client(
+    job: Score, net: Net, download: Weights, data: ClientData, memory: Memory
+) -> Tally:
+    """Right answers of every mix, from one forward pass of each part."""
+    parts, split = parts_of(job), data.split(job.split)
+    weights = recall(download, parts, net.norm_names(parts[0].width) if job.local_norms else set(), memory)
+    if job.norm == "client":
+        weights = {**weights, **statistics(net, parts[0], weights, data.train, job.batch)}
+    correct = torch.zeros(len(job.mixes), dtype=torch.int64)
+    for picks in torch.arange(len(split)).split(job.batch):
+        x, y = split.batch(picks)
+        with torch.inference_mode():
+            logits = part_logits(net, weights, job.mixes, x, job.robust)
+            for i, mix in enumerate(job.mixes):
+                correct[i] += (mean_logits(logits, mix).argmax(-1) == y).sum()
+    return Tally(job.client, tuple(correct.tolist()), len(split))
+
+
+def part_logits(
+    net: Net, weights: Weights, mixes: Sequence[tuple[Part, ...]], x: Tensor, robust: float = 0.0
+) -> dict[Part, Tensor]:
+    """Logits (batch, class) of every part of the mixes, each computed once; `weights` holds their covering parts."""
+    wanted = tuple(dict.fromkeys(part for mix in mixes for part in mix))
+    groups = group_by_width(wanted)
+    logits = Parts(net, wanted, weights)(x, robust, training=False)
+    return {part: row for group, rows in zip(groups.values(), logits, strict=True) for part, row in zip(group, rows, strict=True)}
+
+
+def mean_logits(logits: dict[Part, Tensor], mix: Sequence[Part]) -> Tensor:
+    """The mix: plain mean of the logits of its parts."""
+    return torch.stack([logits[part] for part in mix]).mean(0)
+
+
+def calibrate_client(job: Calibrate, net: Net, download: Weights, data: ClientData) -> Update:
+    """Moments of every norm's input on the client's own training images."""
+    parts = covering(job.parts)
+    found = statistics(net, parts[0], download, data.train, job.batch)
+    return Update(0, job.client, job.parts, to_moments(found), len(data.train))
+
+
+def statistics(net: Net, part: Part, weights: Weights, split: Split, batch: int) -> Weights:
+    """Norm statistics averaged over the batches of a split ("post average")."""
+    total: Weights = {}
+    batches = list(even_batches(len(split), batch))
+    for picks in batches:
+        x, _ = split.batch(picks)
+        for name, value in net.measure(part.width, weights, x).items():
+            total[name] = total[name] + value.double() if name in total else value.double()
+    return {name: (value / len(batches)).float() for name, value in total.items()}
+
+
+def to_moments(stats: Weights) -> Weights:
+    """Replace each variance by the mean square: moments of several clients can be averaged."""
+    return {name: value + _mean_of(name, stats).square() if _is_var(name) else value for name, value in stats.items()}
+
+
+def from_moments(moments: Weights) -> Weights:
+    """Back from averaged moments to mean and variance."""
+    return {
+        name: (value - _mean_of(name, moments).square()).clamp(min=0) if _is_var(name) else value
+        for name, value in moments.items()
+    }
+
+
+def recall(download: Weights, parts: Sequence[Part], private: set[str], memory: Memory) -> Weights:
+    """The download, with the client's own norms in place of the server's where it has any."""
+    if not private:
+        return download
+    weights = dict(download)
+    for name in private & download.keys():
+        rows = [memory[p.base][name] if p.base in memory else download[name][i] for i, p in enumerate(parts)]
+        weights[name] = torch.stack(rows)
+    return weights
+
+
+def remember(trained: Weights, parts: Sequence[Part], private: set[str], memory: Memory) -> None:
+    """Keep the client's own norms for its next round."""
+    for i, part in enumerate(parts if private else ()):
+        memory[part.base] = {name: trained[name][i].clone() for name in private & trained.keys()}
+
+
+def as_images(x: Tensor) -> Tensor:
+    """Pixels as float in [0, 1], channels first; the memory stays in the channels-last order, which is fast."""
+    x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
+
+
+def shuffled(samples: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """Batches of row numbers in random order, epoch after epoch."""
+    for _ in range(epochs):
+        order = torch.randperm(samples, generator=rng)
+        for picks in even_batches(samples, batch):
+            yield order[picks]
+
+
+def even_batches(samples: int, batch: int) -> Iterator[Tensor]:
+    """Consecutive batches; a last batch of one joins its neighbour, since one sample has no variance."""
+    pieces = list(torch.arange(samples).split(batch))
+    if len(pieces) > 1 and len(pieces[-1]) == 1:
+        pieces[-2:] = [torch.cat(pieces[-2:])]
+    yield from pieces
+
+
+def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
+    """A random crop of the image padded with black, mirrored half of the time; own draws for each image."""
+    n, _, height, width = x.shape
+    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=rng)
+    mirrored = torch.rand(n, 1, generator=rng) < 0.5
+    columns = torch.arange(width).expand(n, width)
+    columns = torch.where(mirrored, columns.flip(1), columns) + left
+    rows = torch.arange(height) + top
+    padded = torch.nn.functional.pad(x, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
+    return padded[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def _is_var(name: str) -> bool:
+    return name.endswith("running_var")
+
+
+def _mean_of(name: str, stats: Weights) -> Tensor:
+    return stats[name.removesuffix("running_var") + "running_mean"]

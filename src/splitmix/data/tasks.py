@@ -1,0 +1,69 @@
+"""The table of tasks: a name, what the data is, and how it is made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitmix.core.errors import UserError, unknown
+from splitmix.data.cifar import cifar_task
+from splitmix.data.digits import digits_task
+from splitmix.data.folder import data_root, read_folder
+from splitmix.data.mini import mini_domains
+from splitmix.data.task import Task, make_task
+
+Settings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """A task that can be asked for by name."""
+
+    about: str
+    make: Callable[[Path | None, int, Settings], Task]
+
+
+def find_task(name: str, *, root: Path | None = None, seed: int = 0, settings: Settings | None = None) -> Task:
+    """Make a task by its name, or from a folder of .npz files, one domain each."""
+    chosen = {key: value for key, value in (settings or {}).items() if value is not None}
+    if name in TASKS:
+        return TASKS[name].make(root, seed, chosen)
+    if Path(name).is_dir():
+        defaults = {"clients": 8, "val_ratio": 0.2}
+        return make_task(Path(name).name, read_folder(name), seed=seed, **{**defaults, **chosen})
+    raise unknown("task", name, TASKS) if "/" not in name else UserError(f"there is no folder '{name}' to read a task from")
+
+
+def task_about(name: str) -> str:
+    """One sentence on what the data is."""
+    return TASKS[name].about if name in TASKS else f"your own images from the folder '{Path(name).name}'"
+
+
+def _mini(root: Path | None, seed: int, settings: Settings) -> Task:
+    defaults = {"clients": 20, "val_ratio": 0.25}
+    return make_task("mini", mini_domains(), seed=seed, **{**defaults, **settings})
+
+
+def _digits(root: Path | None, seed: int, settings: Settings) -> Task:
+    _only(settings, "digits", ("clients", "val_ratio"))
+    own = {key: value for key, value in settings.items() if key != "clients"}
+    if "clients" in settings:
+        own["clients_per_domain"] = settings["clients"] // 5
+    return digits_task(data_root(root), seed, **own)
+
+
+def _cifar(root: Path | None, seed: int, settings: Settings) -> Task:
+    return cifar_task(data_root(root), seed, **settings)
+
+
+def _only(settings: Settings, task: str, allowed: tuple[str, ...]) -> None:
+    for key in settings:
+        if key not in allowed:
+            raise UserError(f"the task '{task}' has its own {key}; it can be given only {', '.join(allowed)}")
+
+
+TASKS: dict[str, TaskEntry] = {
+    "mini": TaskEntry("handwritten and printed digits in four domains, made here from scikit-learn's UCI digits", _mini),
+    "digits": TaskEntry("MNIST, SVHN, USPS, a substitute for SynthDigits, and MNIST-M; needs a data root", _digits),
+    "cifar10": TaskEntry("a class-balanced subset of CIFAR-10 (10,000 train, 2,000 test); needs a data root", _cifar),
+}

@@ -1,0 +1,140 @@
+"""Configs stop here: TOML and `key=value` in, one checked record out, all mistakes reported at once."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from splitmix.core.errors import UserError
+from splitmix.core.types import parse_width
+
+Setting = str | int | float | bool | list[Any] | dict[str, Any]
+
+
+class Config(BaseModel):
+    """Everything that decides a run's result, with its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+    task: str = Field("mini", description="a task's name, or a folder of .npz files")
+    method: Setting = Field("splitmix", description="a method's name, or {name=..., its own settings}")
+    net: str | None = Field(None, description="a net's name or 'module:function'; default: the task's own")
+    rounds: int = Field(40, ge=1, description="federated rounds")
+    lr: float = Field(0.1, gt=0, description="learning rate of the first round")
+    seed: int = Field(1, ge=0)
+    atom: str = Field("1/8", description="width of one base")
+    budgets: Setting = Field("1/8 1/4 1/2 1", description="a preset, widths for equal groups, or {name=..., order=...}")
+    objective: Setting = Field("plain", description="local loss")
+    norm: Literal["batch", "post", "tracked", "local"] = Field("post", description="where norm statistics come from")
+    order: Literal["natural", "validation", "greedy"] = Field("greedy", description="which bases are mixed first")
+    schedule: Literal["constant", "cosine", "steps"] = "cosine"
+    floor: float = Field(0.0, ge=0, le=1, description="lowest factor of the cosine schedule")
+    milestones: list[int] = Field([150, 250], description="rounds at which the steps schedule divides by ten")
+    epochs: int = Field(1, ge=1, description="local epochs")
+    batch: int = Field(32, ge=2)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    cohort: int | None = Field(None, ge=1, description="clients per round; default: all")
+    clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
+    partition: Setting | None = Field(None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}")
+    val_ratio: float | None = Field(None, gt=0, lt=1, description="share of a client's images held out for validation")
+    rescale_init: bool = Field(True, description="start narrow nets like a slice of the full one")
+    rescale_layers: bool = Field(True, description="divide layer outputs by the width before each norm")
+    eval_every: int = Field(5, ge=1, description="rounds between validations; the best round is kept")
+    eval_batch: int = Field(128, ge=2)
+    checkpoint_every: int = Field(5, ge=1, description="rounds between checkpoints")
+
+    @field_validator("atom")
+    @classmethod
+    def _atom(cls, value: str) -> str:
+        width = parse_width(value)
+        if width.numerator != 1:
+            raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
+        return str(width)
+
+    def digest(self) -> str:
+        """A hash of all that decides the result; how often it is checkpointed does not."""
+        deciding = self.model_dump(mode="json", exclude={"checkpoint_every"})
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+# settings in which a task differs from the defaults above
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "digits": {"rounds": 300},
+    "cifar10": {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"},
+}
+
+
+def read_config(source: str | None, overrides: Sequence[str] = ()) -> Config:
+    """The config from a TOML file or a task's name, changed by `key=value` overrides."""
+    given: dict[str, Any] = {}
+    if source is not None and source.endswith(".toml"):
+        given = read_toml(Path(source))
+    elif source is not None:
+        given = {"task": source}
+    for text in overrides:
+        key, value = parse_override(text)
+        given[key] = value
+    return make_config(given)
+
+
+def make_config(given: Mapping[str, Any]) -> Config:
+    """A checked config; every mistake is named in one error."""
+    task = given.get("task", "mini")
+    merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **given}
+    try:
+        return Config(**merged)
+    except ValidationError as error:
+        raise UserError("; ".join(_sentence(e) for e in error.errors())) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no config file '{path}'") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"the config file '{path}' cannot be read: {error}") from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read `key=value`; a value that is no TOML is a plain string.
+
+    >>> parse_override("rounds=12"), parse_override("budgets=1/8 1")
+    (('rounds', 12), ('budgets', '1/8 1'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"'{text}' is not a setting; write key=value, such as rounds=12")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def to_toml(config: Config) -> str:
+    """The resolved config as TOML, one key a line."""
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in config.model_dump().items() if value is not None)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)  # strings, numbers and booleans are written alike in both
+
+
+def _sentence(error: Any) -> str:
+    key = ".".join(str(part) for part in error["loc"][:1])
+    if error["type"] == "extra_forbidden":
+        near = get_close_matches(key, Config.model_fields, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(Config.model_fields)}"
+        return f"unknown key '{key}'; {hint}"
+    said = str(error["msg"]).removeprefix("Value error, ")
+    return f"{key}: {said[0].lower()}{said[1:]} (given: {error['input']!r})"

@@ -1,0 +1,64 @@
+"""Split-Mix: many small bases, each trained by as many clients as can be; any width is a mix of the first ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from splitmix.core.errors import UserError
+from splitmix.core.random import rng_for
+from splitmix.core.types import Layout, Part, Profile, Setting, Width, check_multiple
+
+
+@dataclass(frozen=True)
+class SplitMix:
+    """`count` bases of width `atom`; `order` names them from first to last to be mixed."""
+
+    atom: Width = Width(1, 8)
+    count: int = 8
+    seed: int = 0
+    order: tuple[int, ...] = ()
+
+    @classmethod
+    def for_setting(cls, setting: Setting) -> "SplitMix":
+        """As many bases as the strongest client can train."""
+        return cls(setting.atom, int(max(setting.budgets) / setting.atom), setting.seed)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.count, self.atom)
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        return tuple(self.atom * bases for bases in range(1, self.count + 1))
+
+    def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
+        """Give each client budget/atom bases, so that all bases are trained equally often (Algorithm 2)."""
+        return {
+            profile.client: self._parts(round, round * len(cohort) + place, profile)
+            for place, profile in enumerate(cohort)
+        }
+
+    def compose(self, width: Width) -> tuple[Part, ...]:
+        check_multiple(width, self.atom)
+        wanted = int(width / self.atom)
+        if wanted > self.count:
+            widest = self.atom * self.count
+            raise UserError(f"width {width} needs {wanted} bases but only {self.count} were trained; widest: {widest}")
+        return tuple(Part(base, self.atom) for base in (self.order or tuple(range(self.count)))[:wanted])
+
+    def _parts(self, round: int, position: int, profile: Profile) -> tuple[Part, ...]:
+        if profile.budget < self.atom:
+            raise UserError(
+                f"client {profile.client} has budget {profile.budget}, below the atom {self.atom}; "
+                f"choose a smaller atom or a larger budget"
+            )
+        first = cycle(self.seed, self.count, position)
+        others = [base for base in range(self.count) if base != first]
+        more = min(int(profile.budget / self.atom), self.count) - 1
+        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, more, replace=False) if more else []
+        return tuple(Part(int(base), self.atom) for base in sorted([first, *drawn]))
+
+
+def cycle(seed: int, count: int, position: int) -> int:
+    """The base at a position of an endless sequence in which every `count` consecutive ones are a fresh shuffle."""
+    lap, place = divmod(position, count)
+    return int(rng_for(seed, "cycle", lap).permutation(count)[place])
