@@ -29,12 +29,12 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
 from splitmix.core.random import rng_for
 from splitmix.data.task import Domain
 
@@ -276,21 +276,6 @@ def _bytes(image: Floats) -> Images:
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, even if the power fails half way; its folder is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
 def _read(file: Path) -> tuple[Domain, ...] | None:
     """The domains in a cache file, or None if it is missing or damaged."""
     try:
@@ -310,8 +295,8 @@ def _keep(domains: tuple[Domain, ...], file: Path) -> None:
     np.savez(buffer, **{f"{d.name}.{array}": getattr(d, array) for d in domains for array in _ARRAYS})
     try:
         write_atomically(file, buffer.getvalue())
-    except OSError as error:
-        _log.info("%s cannot be written (%s); the images are not kept", file, error)
+    except UserError as error:
+        _log.info("the images are not kept: %s", error)
 
 
 def _default_cache() -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.data.mini import write_atomically
+from splitmix.core.files import write_atomically
 from splitmix.data.task import Domain
 
 if TYPE_CHECKING:
