@@ -26,7 +26,7 @@ class Split:
 
     def batch(self, picks: Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] as (batch, channel, height, width), and labels."""
-        rows = self.rows[picks]
+        rows = self.rows[picks].to(self.images.device)
         return as_images(self.images.index_select(0, rows)), self.labels.index_select(0, rows)
 
 
@@ -133,7 +133,7 @@ def score_client(
         with torch.inference_mode():
             logits = part_logits(net, weights, job.mixes, x, job.robust)
             for i, mix in enumerate(job.mixes):
-                correct[i] += (mean_logits(logits, mix).argmax(-1) == y).sum()
+                correct[i] += int((mean_logits(logits, mix).argmax(-1) == y).sum())
     return Tally(job.client, tuple(correct.tolist()), len(split))
 
 
@@ -231,7 +231,8 @@ def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
     columns = torch.where(mirrored, columns.flip(1), columns) + left
     rows = torch.arange(height) + top
     padded = torch.nn.functional.pad(x, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
-    return padded[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    where = (torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :])
+    return padded[tuple(index.to(x.device) for index in where)].permute(0, 3, 1, 2)
 
 
 def _is_var(name: str) -> bool:

@@ -30,6 +30,7 @@ class Simulator:
     clients: Clients
     objective: Objective
     workers: int = 1
+    device: str = "cpu"  # anything else is used from this one process
     memories: dict[int, Memory] = field(default_factory=dict)  # what each client keeps to itself
     _pool: Workers | None = field(default=None, init=False, repr=False)
 
@@ -37,7 +38,7 @@ class Simulator:
         return self.clients.profiles(round)
 
     def run(self, weights: Weights, jobs: Sequence[Job]) -> Iterator[Any]:
-        if self.workers > 1 and Workers.possible():
+        if self.workers > 1 and self.device == "cpu" and Workers.possible():
             yield from self._pooled(weights, jobs)
             return
         for job in jobs:
@@ -61,8 +62,9 @@ class Simulator:
 
     def _work(self, weights: Weights, job: Job, memory: Memory) -> Any:
         """Download, work, upload: what happens for one job, in this process or in a worker."""
-        download = cut(self.net, self.layout, weights, parts_of(job))
-        return execute(job, self.net, download, self.clients.data(job.client), self.objective, memory)
+        download = moved(cut(self.net, self.layout, weights, parts_of(job)), self.device)
+        answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, memory)
+        return replace(answer, weights=moved(answer.weights, "cpu")) if isinstance(answer, Update) else answer
 
     def _keep(self, client: int, memory: Memory) -> None:
         if memory:
@@ -90,6 +92,10 @@ class Simulator:
 def default_workers() -> int:
     """One worker per core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def moved(weights: Weights, device: str) -> Weights:
+    return {name: value.to(device) for name, value in weights.items()}
 
 
 def flat(memory: Memory) -> Weights:

@@ -1,0 +1,103 @@
+"""Accuracy of every width, from the tallies of the clients."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from splitmix.core.client import from_moments
+from splitmix.core.method import Engine
+from splitmix.core.net import Net
+from splitmix.core.parts import merge
+from splitmix.core.types import Calibrate, Layout, Part, Score, Tally, Weights, Width
+
+Mix = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """How a model is scored: on which images, and with which norm statistics."""
+
+    split: str = "test"
+    norm: str = "stored"
+    batch: int = 128
+    robust: float = 0.0
+    local_norms: bool = False
+
+
+@dataclass(frozen=True)
+class WidthScore:
+    """Accuracy at one width: the mean over clients (the paper's), over all samples, by domain, and of each client."""
+
+    width: Width
+    bases: int
+    accuracy: float
+    pooled: float
+    domains: Mapping[str, float]
+    clients: tuple[float, ...]
+
+
+def score(
+    engine: Engine, weights: Weights, mixes: Mapping[Width, Mix], domains: Mapping[int, str], question: Question
+) -> list[WidthScore]:
+    """Score all widths in one pass over the bases; `domains` names each client that is asked, and its domain."""
+    tallies = ask(engine, weights, tuple(mixes.values()), tuple(domains), question)
+    return [_row(width, len(mix), i, tallies, domains) for i, (width, mix) in enumerate(mixes.items())]
+
+
+def ask(
+    engine: Engine, weights: Weights, mixes: Sequence[Mix], clients: Sequence[int], question: Question
+) -> list[Tally]:
+    q = question
+    jobs = [Score(c, tuple(mixes), q.split, q.norm, q.batch, q.robust, q.local_norms) for c in clients]
+    return [tally for tally in engine.run(weights, jobs) if tally.samples]
+
+
+def mean_accuracy(tallies: Sequence[Tally], mix: int) -> float:
+    """Unweighted mean over clients."""
+    return sum(tally.correct[mix] / tally.samples for tally in tallies) / len(tallies)
+
+
+def order_bases(
+    engine: Engine, weights: Weights, parts: Mix, clients: Sequence[int], question: Question, *, greedy: bool
+) -> tuple[int, ...]:
+    """Base numbers from first to last to be mixed, by validation accuracy.
+
+    Greedy: the base that helps most comes next. Otherwise by the accuracy of each base alone (the paper's option).
+    Only accuracies leave the clients.
+    """
+    if not greedy:
+        tallies = ask(engine, weights, [(part,) for part in parts], clients, question)
+        alone = [mean_accuracy(tallies, i) for i in range(len(parts))]
+        return tuple(parts[i].base for i in sorted(range(len(parts)), key=lambda i: (-alone[i], i)))
+    chosen: Mix = ()
+    rest = list(parts)
+    while len(rest) > 1:
+        tallies = ask(engine, weights, [(*chosen, part) for part in rest], clients, question)
+        best = max(range(len(rest)), key=lambda i: (mean_accuracy(tallies, i), -i))
+        chosen = (*chosen, rest.pop(best))
+    return tuple(part.base for part in (*chosen, *rest))
+
+
+def calibrate(engine: Engine, net: Net, layout: Layout, weights: Weights, clients: Sequence[int], batch: int) -> Weights:
+    """Fixed norm statistics for all bases: each client's moments on its own training images, averaged ("post average")."""
+    parts = tuple(Part(base, layout.width) for base in range(layout.count))
+    blank = {
+        name: weights[next(iter(weights))].new_zeros((layout.count, *shape))
+        for name, shape in net.shapes(layout.width).items()
+        if name in net.statistic_names(layout.width)
+    }
+    updates = engine.run(weights, [Calibrate(client, parts, batch) for client in clients])
+    return from_moments(merge(net, layout, blank, updates))
+
+
+def _row(width: Width, bases: int, i: int, tallies: Sequence[Tally], domains: Mapping[int, str]) -> WidthScore:
+    by_domain: dict[str, list[float]] = {}
+    for tally in tallies:
+        by_domain.setdefault(domains[tally.client], []).append(tally.correct[i] / tally.samples)
+    return WidthScore(
+        width,
+        bases,
+        mean_accuracy(tallies, i),
+        sum(tally.correct[i] for tally in tallies) / sum(tally.samples for tally in tallies),
+        {name: sum(values) / len(values) for name, values in by_domain.items()},
+        tuple(tally.correct[i] / tally.samples for tally in tallies),
+    )

@@ -1,0 +1,150 @@
+"""A run's folder: config, metrics, checkpoints and result, written so that a kill at any moment loses nothing."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
+from splitmix.core.types import Weights
+
+log = logging.getLogger(__name__)
+KEPT = 2  # checkpoints
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands after a round: all that is needed to go on as if nothing had happened."""
+
+    round: int  # rounds finished
+    weights: Weights
+    best_round: int = -1
+    best_accuracy: float = -1.0
+    best: Weights = field(default_factory=dict)
+    memory: Weights = field(default_factory=dict)  # what clients keep to themselves, by client
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+
+    def exists(self) -> bool:
+        return (self.path / "config.toml").exists()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep a second writer out; the lock goes with the process, however it ends."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise UserError(f"cannot write to the output folder '{self.path}': {error.strerror}") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"the output folder '{self.path}' is in use by another run; wait for it or choose another --out"
+                ) from None
+            self._sweep()
+            yield
+
+    def write(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text.encode())
+
+    def append_metric(self, row: Mapping[str, Any]) -> None:
+        """One line in one system call: there is never half a line."""
+        line = (json.dumps(row) + "\n").encode()
+        descriptor = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            if os.write(descriptor, line) != len(line):
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise UserError(f"cannot write to '{self.path}': {error.strerror}; free some space and use --resume") from None
+        finally:
+            os.close(descriptor)
+
+    def save_state(self, state: State, digest: str) -> None:
+        """Write a checkpoint: first the tensors, then the manifest that makes it count; keep the last two."""
+        tensors = {f"weights/{n}": v for n, v in state.weights.items()}
+        tensors |= {f"best/{n}": v for n, v in state.best.items()} | state.memory
+        data = save(tensors)
+        manifest = {
+            "schema": 1,
+            "config": digest,
+            "round": state.round,
+            "best_round": state.best_round,
+            "best_accuracy": state.best_accuracy,
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+        stem = self.checkpoints / f"round-{state.round:06d}"
+        write_atomically(stem.with_suffix(".safetensors"), data)
+        write_atomically(stem.with_suffix(".json"), json.dumps(manifest, indent=1).encode())
+        for old in sorted(self.checkpoints.glob("round-*.json"))[:-KEPT]:
+            old.unlink()
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def load_state(self, digest: str) -> tuple[State | None, list[str]]:
+        """The newest checkpoint that is whole and of this run, and a sentence for each that is not."""
+        notes = []
+        for manifest in sorted(self.checkpoints.glob("round-*.json"), reverse=True):
+            try:
+                return _read_state(manifest, digest), notes
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                notes.append(f"checkpoint {manifest.stem} is not used: {error}")
+        if notes:
+            raise UserError(
+                f"no checkpoint in '{self.checkpoints}' can be used ({'; '.join(notes)}); "
+                "start anew in another --out folder"
+            )
+        return None, notes
+
+    def _sweep(self) -> None:
+        """Remove what a killed process left: temporary files, and tensors whose manifest was never written."""
+        for left in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+            left.unlink(missing_ok=True)
+        for tensors in self.checkpoints.glob("round-*.safetensors"):
+            if not tensors.with_suffix(".json").exists():
+                tensors.unlink()
+
+
+def weights_sha256(weights: Weights) -> str:
+    """A hash of names, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(f"{name}{tuple(weights[name].shape)}".encode())
+        digest.update(weights[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _read_state(manifest: Path, digest: str) -> State:
+    said = json.loads(manifest.read_text())
+    if said.get("schema") != 1:
+        raise ValueError(f"its schema is {said.get('schema')!r}, not 1")
+    if said["config"] != digest:
+        raise ValueError("it was made with other settings")
+    data = manifest.with_suffix(".safetensors").read_bytes()
+    if hashlib.sha256(data).hexdigest() != said["sha256"]:
+        raise ValueError("its bytes do not match their hash")
+    tensors = load(data)
+
+    def under(prefix: str) -> Weights:
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    memory = {name: value for name, value in tensors.items() if name.startswith("memory/")}
+    return State(
+        said["round"], under("weights/"), said["best_round"], said["best_accuracy"], under("best/"), memory
+    )

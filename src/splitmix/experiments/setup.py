@@ -1,0 +1,114 @@
+"""From a config to the objects of a run, each checked before any training starts."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from splitmix.core.client import as_images
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.method import Method
+from splitmix.core.net import Build, Net
+from splitmix.core.objective import OBJECTIVES, Objective
+from splitmix.core.rounds import SCHEDULES, Federation
+from splitmix.core.types import Plan, Setting, Weights, Width, parse_width
+from splitmix.data.budgets import Budgets, check_budgets, parse_budgets
+from splitmix.data.task import Task
+from splitmix.data.tasks import find_task
+from splitmix.engines.clients import TaskClients
+from splitmix.engines.simulator import Simulator
+from splitmix.experiments.config import Config
+from splitmix.methods import find_method
+from splitmix.nets import find_net
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a run needs."""
+
+    config: Config
+    task: Task
+    budgets: Budgets
+    method: Method
+    net: Net
+    objective: Objective
+    how: Federation
+
+    @property
+    def domains(self) -> dict[int, str]:
+        """Each client and its domain."""
+        return {client: shard.domain for client, shard in enumerate(self.task.shards)}
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        return tuple(self.task.train.images.shape[1:])
+
+    def engine(self, workers: int, device: str = "cpu") -> Simulator:
+        clients = TaskClients(self.task, self.budgets, device)
+        return Simulator(self.net, self.method.layout, clients, self.objective, workers, device)
+
+    def fresh_weights(self) -> Weights:
+        tracked = self.config.norm in ("tracked", "local")
+        return self.net.init(self.method.layout, self.config.seed, rescale=self.config.rescale_init, tracked=tracked)
+
+
+def set_up(config: Config, *, root: Path | None = None, task: Task | None = None, build: Build | None = None) -> Setup:
+    """Make the objects of a run; a user's own task and net take the place of the named ones."""
+    if task is None:
+        settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
+        task = find_task(config.task, root=root, seed=config.seed, settings=settings)
+    atom = parse_width(config.atom)
+    budgets = parse_budgets(config.budgets, clients=len(task.shards), seed=config.seed)
+    check_budgets(budgets, atom)
+    setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed)
+    method = find_method(config.method, setting)
+    if build is None:
+        build = partial(find_net(config.net or task.net), classes=task.classes, rescale_layers=config.rescale_layers)
+    check_net(build, method.layout.width, task)
+    return Setup(config, task, budgets, method, Net(build), find_objective(config), federation(config))
+
+
+def federation(config: Config) -> Federation:
+    options: dict[str, dict[str, object]] = {
+        "cosine": {"floor": config.floor},
+        "steps": {"milestones": tuple(config.milestones)},
+    }
+    schedule = SCHEDULES[config.schedule](**options.get(config.schedule, {}))  # type: ignore[arg-type]
+    plan = Plan(config.lr, config.epochs, config.batch, config.momentum, config.weight_decay)
+    return Federation(config.rounds, plan, schedule, config.cohort, config.seed, config.norm == "local")
+
+
+def find_objective(config: Config) -> Objective:
+    name = config.objective
+    if not isinstance(name, str) or name not in OBJECTIVES:
+        raise unknown("objective", str(name), OBJECTIVES)
+    return OBJECTIVES[name]
+
+
+def check_net(build: Build, width: Width, task: Task) -> None:
+    """Run two images through the net: what does not fit is said before training."""
+    shape = tuple(task.train.images.shape[1:])
+    module = build(width)
+    wanted = getattr(module, "image", None)
+    if wanted is not None and len(wanted) == len(shape) and wanted != shape:
+        raise UserError(
+            f"the net takes images of shape {wanted}, but the task '{task.name}' has {shape}; "
+            "choose another net or resize the images"
+        )
+    try:
+        logits = _try(module, task)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {reason}") from None
+    if logits.dim() != 2 or logits.shape[1] != task.classes:
+        given = tuple(logits.shape[1:])
+        raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")
+
+
+def _try(module: nn.Module, task: Task) -> torch.Tensor:
+    two = as_images(torch.from_numpy(task.train.images[[0, -1]]))
+    with torch.no_grad():
+        logits: torch.Tensor = module.train()(two)
+    return logits

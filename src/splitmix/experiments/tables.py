@@ -1,0 +1,216 @@
+"""Tables for people and programs: one set of rows, shown in a terminal, as Markdown, HTML or JSON."""
+
+import json
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from splitmix.experiments.records import Result, Score, score_groups
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+NORMS = {
+    "batch": "the statistics of the batch of test images that is being classified",
+    "client": "the statistics each client took from its own training images",
+    "global": "one set of statistics, averaged over the clients",
+    "stored": "the statistics stored with the weights",
+}
+
+
+def percent(value: float | None) -> str:
+    """A share as per cent.
+
+    >>> percent(0.8512), percent(None)
+    ('85.1', '–')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f}"
+
+
+def human(value: float | None) -> str:
+    """A count in three digits.
+
+    >>> human(224_194), human(1_158_144), human(999_999), human(12)
+    ('224k', '1.16M', '1.00M', '12')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if abs(value) < 1000:
+        return f"{value:.0f}"
+    digits, power = f"{value:.2e}".split("e")
+    thousands, shift = divmod(int(power), 3)
+    thousands, shift = (thousands, shift) if thousands <= 4 else (4, int(power) - 12)
+    return f"{float(digits) * 10**shift:.{max(0, 2 - shift)}f}{'kMGT'[thousands - 1]}"
+
+
+def milliseconds(value: float | None) -> str:
+    """A duration with two digits or more.
+
+    >>> milliseconds(0.9), milliseconds(12.34)
+    ('0.90', '12.3')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{value:.{2 if value < 10 else 1}f}"
+
+
+def plain(value: Any) -> str:
+    """A value as it is."""
+    return "–" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its key in JSON, its heading, and how a value is shown."""
+
+    key: str
+    heading: str
+    show: Callable[[Any], str] = plain
+    number: bool = True  # numbers stand to the right
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of raw values under columns that know how to show them."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    caption: str = ""
+
+    def cells(self) -> list[list[str]]:
+        """The rows as they are shown."""
+        return [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def to_rich(self) -> "RichTable":
+        """For a terminal."""
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text  # names from files are text, never markup
+
+        table = RichTable(box=box.SIMPLE_HEAD, title=Text(self.title, "bold"), title_justify="left", padding=(0, 1))
+        for column in self.columns:
+            table.add_column(Text(column.heading), justify="right" if column.number else "left", overflow="fold")
+        for row in self.cells():
+            table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(row)))
+        table.caption = Text(self.caption, "dim") if self.caption else None
+        table.caption_justify = "left"
+        return table
+
+    def to_text(self) -> str:
+        """For a file or a pipe: plain characters, never cut to the width of a screen."""
+        lines = [[column.heading for column in self.columns], *self.cells()]
+        sizes = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
+        sides = [str.rjust if column.number else str.ljust for column in self.columns]
+        lines.insert(1, ["-" * size for size in sizes])
+        shown = ["  ".join(side(*cell) for side, *cell in zip(sides, line, sizes, strict=True)) for line in lines]
+        caption = textwrap.wrap(self.caption, width=max(60, len(shown[0])))
+        return "\n".join(line.rstrip() for line in (self.title, "", *shown, *([""] if caption else []), *caption))
+
+    def to_markdown(self) -> str:
+        """For a README."""
+        lines = [f"**{_markdown(self.title)}**", ""]
+        lines.append(_markdown_row([column.heading for column in self.columns]))
+        lines.append("|" + "|".join("---:" if column.number else "---" for column in self.columns) + "|")
+        lines += [_markdown_row(row) for row in self.cells()]
+        return "\n".join(lines + (["", _markdown(self.caption)] if self.caption else [])) + "\n"
+
+    def to_json(self) -> str:
+        """For a program: the raw values; a value that is no number (NaN) becomes null."""
+        keys = [column.key for column in self.columns]
+        rows = [dict(zip(keys, map(_finite, row), strict=True)) for row in self.rows]
+        return json.dumps({"title": self.title, "caption": self.caption, "rows": rows}, ensure_ascii=False, indent=1)
+
+    def to_html(self) -> str:
+        """For a page: a bare `<table>`, numbers with the class `number`, the first cell of a row as its heading."""
+        kinds = [' class="number"' if column.number else "" for column in self.columns]
+        head = "".join(
+            f'<th scope="col"{kind}>{escape(column.heading)}</th>'
+            for kind, column in zip(kinds, self.columns, strict=True)
+        )
+        lines = ["<table>"]
+        if self.caption:
+            lines.append(f"<caption>{escape(self.caption)}</caption>")
+        lines.append(f"<thead><tr>{head}</tr></thead>\n<tbody>")
+        for first, *rest in self.cells():
+            cells = "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=True))
+            lines.append(f'<tr><th scope="row"{kinds[0]}>{escape(first)}</th>{cells}</tr>')
+        return "\n".join([*lines, "</tbody>\n</table>"])
+
+
+def show(table: Table, console: "Console") -> None:
+    """Print a table: with lines and bold type on a terminal, as plain text into a file or pipe."""
+    if console.is_terminal:
+        console.print(table.to_rich())
+    else:
+        console.out(table.to_text(), highlight=False)
+
+
+def width_table(result: Result) -> Table:
+    """What each width reaches and costs; other norm statistics stand beside the main ones."""
+    (main, scores), *others = score_groups(result).items()
+    domains = _domains(result, scores)
+    columns = [
+        Column("width", "width"),
+        Column("bases", "bases"),
+        Column("accuracy", "accuracy %", percent),
+        *(Column(f"accuracy.{norm}.{split}", _beside(norm, split, main), percent) for (norm, split), _ in others),
+        *(Column(f"domains.{name}", f"{name} %", percent) for name in domains),
+        Column("parameters", "parameters", human),
+        Column("macs", "MACs", human),
+        Column("ms", "ms/image", milliseconds),
+    ]
+    beside = [{score["width"]: score["accuracy"] for score in group} for _, group in others]
+    rows = [
+        (
+            *(score["width"], score.get("bases"), score["accuracy"]),
+            *(accuracies.get(score["width"]) for accuracies in beside),
+            *(score.get("domains", {}).get(name) for name in domains),
+            *(score.get("parameters"), score.get("macs"), score.get("ms")),
+        )
+        for score in scores
+    ]
+    title = f"Accuracy and cost by width: {result.get('method', 'unknown method')} on {result.get('task', 'a task')}"
+    return Table(title, columns, rows, _caption(result, main, [key for key, _ in others]))
+
+
+def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, str]]) -> str:
+    """How the numbers were made, in sentences."""
+    norm, split = main
+    sentences = [f"Accuracy is the mean over {len(result['clients'])} clients, each on its own {split} images."]
+    sentences.append(f"Norms use {NORMS.get(norm, norm)}.")
+    beside = dict.fromkeys(name for name, _ in others if name != norm)
+    sentences += [f"'{name} norms' use {NORMS.get(name, name)}." for name in beside]
+    if "norm_text" in result:
+        sentences.append(f"Norm mode of the run: {result['norm_text'].rstrip('.')}.")
+    sentences.append(f"Seed {result.get('seed', '–')}, {result.get('rounds', '–')} rounds.")
+    if "data" in result:
+        sentences.append(f"Data: {result['data'].rstrip('.')}.")
+    return " ".join(sentences)
+
+
+def _beside(norm: str, split: str, main: tuple[str, str]) -> str:
+    return " ".join(([f"{norm} norms"] if norm != main[0] else []) + ([split] if split != main[1] else []) + ["%"])
+
+
+def _domains(result: Result, scores: Sequence[Score]) -> list[str]:
+    """The run's domains, in its order, then any that only a score knows (such as 'mixed')."""
+    scored = dict.fromkeys(name for score in scores for name in score.get("domains", {}))
+    return [*(name for name in result.get("domains", []) if name in scored)] + [
+        name for name in scored if name not in result.get("domains", [])
+    ]
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.splitlines()))
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_markdown, cells)) + " |"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

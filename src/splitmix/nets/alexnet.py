@@ -1,0 +1,43 @@
+"""AlexNet with batch norms (256x256 images, or any other size): five convolutions and three linears."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from splitmix.nets.layers import Conv, Linear, Norm, norm_eps, scaled
+
+
+class AlexNet(nn.Module):
+    """FedBN's AlexNet for photographs and drawings at any width."""
+
+    stackable = True
+    blocks: ClassVar[Mapping[str, int]] = {"fc1.weight": 36}  # the last feature map is pooled to 6x6
+    image = (256, 256, 3)
+
+    def __init__(self, width: Fraction, *, classes: int = 10, dual: bool = False, rescale_layers: bool = True) -> None:
+        super().__init__()
+        c1, c2, c3, c4, c5, f1, f2 = (scaled(c, width) for c in (64, 192, 384, 256, 256, 4096, 4096))
+        eps = norm_eps(width, rescale_layers)
+        self.conv1, self.norm1 = Conv(3, c1, 11, stride=4, padding=2), Norm(c1, eps=eps, dual=dual)
+        self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), Norm(c2, eps=eps, dual=dual)
+        self.conv3, self.norm3 = Conv(c2, c3, 3, padding=1), Norm(c3, eps=eps, dual=dual)
+        self.conv4, self.norm4 = Conv(c3, c4, 3, padding=1), Norm(c4, eps=eps, dual=dual)
+        self.conv5, self.norm5 = Conv(c4, c5, 3, padding=1), Norm(c5, eps=eps, dual=dual)
+        self.fc1, self.norm6 = Linear(c5 * 36, f1), Norm(f1, eps=eps, dual=dual)
+        self.fc2, self.norm7 = Linear(f1, f2), Norm(f2, eps=eps, dual=dual)
+        self.fc3 = Linear(f2, classes)
+
+    def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
+        # pooling before the ReLU gives the same values and a quarter of its work
+        x = F.relu_(F.max_pool2d(self.norm1(self.conv1(x), robust), 3, 2))
+        x = F.relu_(F.max_pool2d(self.norm2(self.conv2(x), robust), 3, 2))
+        x = F.relu_(self.norm3(self.conv3(x), robust))
+        x = F.relu_(self.norm4(self.conv4(x), robust))
+        x = F.relu_(F.max_pool2d(self.norm5(self.conv5(x), robust), 3, 2))
+        x = F.adaptive_avg_pool2d(x, 6).flatten(1)
+        x = F.relu_(self.norm6(self.fc1(x), robust))
+        x = F.relu_(self.norm7(self.fc2(x), robust))
+        return self.fc3(x)

@@ -1,0 +1,57 @@
+"""PreResNet18 (32x32 images): a residual net whose norms stand before its convolutions."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from splitmix.nets.layers import Conv, Linear, Norm, norm_eps, scaled
+
+
+class PreResNet18(nn.Module):
+    """HeteroFL's ResNet for small images at any width: four stages of two blocks."""
+
+    stackable = True
+    stack = 1  # in training, base after base is faster than side by side
+    blocks: ClassVar[Mapping[str, int]] = {}  # the last feature map is averaged, not flattened
+    image = (32, 32, 3)
+
+    def __init__(self, width: Fraction, *, classes: int = 10, dual: bool = False, rescale_layers: bool = True) -> None:
+        super().__init__()
+        sizes = [scaled(c, width) for c in (64, 64, 64, 128, 128, 256, 256, 512, 512)]
+        strides = (1, 1, 2, 1, 2, 1, 2, 1)
+        # whatever flows into a norm here, the sums of the residual stream included, is a multiple of 1/width
+        eps = norm_eps(width, rescale_layers)
+        self.conv = Conv(3, sizes[0], 3, padding=1, bias=False)
+        self.body = nn.ModuleList(
+            Block(inputs, outputs, stride=stride, eps=eps, dual=dual)
+            for inputs, outputs, stride in zip(sizes[:-1], sizes[1:], strides, strict=True)
+        )
+        self.norm = Norm(sizes[-1], eps=eps, dual=dual)
+        self.fc = Linear(sizes[-1], classes)
+        nn.init.zeros_(self.fc.bias)
+
+    def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
+        x = self.conv(x)
+        for block in self.body:
+            x = block(x, robust)
+        return self.fc(F.relu_(self.norm(x, robust)).mean((2, 3)))
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions added to the residual stream; a 1x1 convolution carries it over a change of shape."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, eps: float, dual: bool) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = Norm(inputs, eps=eps, dual=dual), Norm(outputs, eps=eps, dual=dual)
+        self.conv1 = Conv(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.conv2 = Conv(outputs, outputs, 3, padding=1, bias=False)
+        same = stride == 1 and inputs == outputs
+        self.shortcut = None if same else Conv(inputs, outputs, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
+        a = F.relu_(self.norm1(x, robust))
+        y: Tensor = self.conv2(F.relu_(self.norm2(self.conv1(a), robust)))
+        return y.add_(x if self.shortcut is None else self.shortcut(a))  # no gradient needs y itself
