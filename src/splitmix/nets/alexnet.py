@@ -40,4 +40,5 @@ class AlexNet(nn.Module):
         x = F.adaptive_avg_pool2d(x, 6).flatten(1)
         x = F.relu_(self.norm6(self.fc1(x), robust))
         x = F.relu_(self.norm7(self.fc2(x), robust))
-        return self.fc3(x)
+        logits: Tensor = self.fc3(x)
+        return logits
