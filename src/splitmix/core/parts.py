@@ -46,28 +46,29 @@ def window(net: Net, full: Width, weights: Weights, part: Part) -> Weights:
 def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update]) -> Weights:
     """Mean of every entry over the clients that trained it, weighted by samples; entries nobody trained stay (Alg. 1).
 
-    Updates are added one at a time, so memory does not grow with the number of clients.
+    A running mean, one update in memory at a time: mean += (update - mean) * samples / samples so far. The first update
+    of an entry replaces it, and merging what was cut gives back the same bytes.
     """
-    # float64: merging what was cut gives back the same bytes, whatever the weights of the clients
-    sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in weights.items()}
-    seen = {name: torch.zeros((), dtype=torch.float64).expand(value.shape) for name, value in weights.items()}
-    whole = torch.zeros(layout.count, dtype=torch.float64)  # samples that trained a base as a whole
+    mean = {name: value.clone() for name, value in weights.items()}
+    whole = [0] * layout.count  # samples that trained a base as a whole
+    seen: Weights = {}  # samples that trained an entry, once parts are narrower than a base
     for update in updates:
         parts = covering(update.parts)
-        bases = torch.tensor([part.base for part in parts])
         if parts[0].width == layout.width:
-            whole.index_add_(0, bases, torch.full((len(parts),), float(update.samples), dtype=torch.float64))
-            for name, value in update.weights.items():
-                sums[name].index_add_(0, bases, value.double(), alpha=update.samples)
+            for row, part in enumerate(parts):
+                whole[part.base] += update.samples
+                share = update.samples / whole[part.base]
+                for name, value in update.weights.items():
+                    mean[name][part.base].lerp_(value[row], share)
             continue
         windows = windows_of(net, layout.width, parts[0])
+        bases = torch.tensor([part.base for part in parts])
         for name, value in update.weights.items():
-            if not seen[name].stride() == sums[name].stride():
-                seen[name] = torch.zeros_like(sums[name])
             where = _mesh((bases, *windows[name]))
-            sums[name][where] += value.double() * update.samples
-            seen[name][where] += update.samples
-    return {name: _mean(value, sums[name], seen[name], whole) for name, value in weights.items()}
+            count = seen.setdefault(name, torch.zeros(mean[name].shape))
+            count[where] += update.samples
+            mean[name][where] = torch.lerp(mean[name][where], value, update.samples / count[where])
+    return mean
 
 
 def windows_of(net: Net, full: Width, part: Part) -> dict[str, Windows]:
@@ -105,7 +106,3 @@ def _mesh(axes: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Index tensors that pick the outer product of the rows of every axis."""
     return tuple(rows.view([-1 if i == axis else 1 for i in range(len(axes))]) for axis, rows in enumerate(axes))
 
-
-def _mean(old: Tensor, total: Tensor, seen: Tensor, whole: Tensor) -> Tensor:
-    count = whole.view([-1] + [1] * (old.dim() - 1)) + seen
-    return torch.where(count > 0, total / count.clamp(min=1), old.double()).to(old.dtype)

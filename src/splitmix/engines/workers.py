@@ -51,6 +51,7 @@ class Workers:
     """Forked processes that answer tasks on shared weights, one task at a time each."""
 
     def __init__(self, answer: Answer, capacity: int, count: int) -> None:
+        keep_memory()  # inherited by the workers
         context = multiprocessing.get_context("fork")
         self.weights = Arena(capacity)
         # two slots each: a worker fills one while we still read the other
@@ -164,7 +165,6 @@ def _serve(
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
-    keep_memory()
     turn = 0
     with contextlib.suppress(EOFError, ConnectionError):
         while True:

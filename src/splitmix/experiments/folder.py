@@ -80,7 +80,9 @@ class RunFolder:
     def save_state(self, state: State, digest: str) -> None:
         """Write a checkpoint: first the tensors, then the manifest that makes it count; keep the last two."""
         tensors = {f"weights/{n}": v for n, v in state.weights.items()}
-        tensors |= {f"best/{n}": v for n, v in state.best.items()} | state.memory
+        if state.best_round != state.round - 1:  # else the best are the newest
+            tensors |= {f"best/{n}": v for n, v in state.best.items()}
+        tensors |= state.memory
         data = save(tensors)
         manifest = {
             "schema": 1,
@@ -144,7 +146,7 @@ def _read_state(manifest: Path, digest: str) -> State:
     def under(prefix: str) -> Weights:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
+    weights = under("weights/")
+    best = weights if said["best_round"] == said["round"] - 1 else under("best/")
     memory = {name: value for name, value in tensors.items() if name.startswith("memory/")}
-    return State(
-        said["round"], under("weights/"), said["best_round"], said["best_accuracy"], under("best/"), memory
-    )
+    return State(said["round"], weights, said["best_round"], said["best_accuracy"], best, memory)

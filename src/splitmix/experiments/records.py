@@ -6,15 +6,16 @@ cannot be printed (which could steer a terminal) are replaced, here, once.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import NotRequired, TypedDict
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.core.errors import UserError
 from splitmix.core.types import parse_width
 
 Row = dict[str, Any]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 WidthText = Annotated[str, BeforeValidator(lambda value: str(parse_width(value)))]
 
 
@@ -24,14 +25,14 @@ class Score(TypedDict):
 
     width: WidthText
     accuracy: float  # mean over clients
-    bases: NotRequired[int]
+    bases: NotRequired[Count]
     norm: NotRequired[str]
     split: NotRequired[str]
     pooled: NotRequired[float | None]  # over all images
     domains: NotRequired[dict[str, float | None]]
     clients: NotRequired[list[float | None]]
-    parameters: NotRequired[int | None]
-    macs: NotRequired[int | None]
+    parameters: NotRequired[Count | None]
+    macs: NotRequired[Count | None]
     ms: NotRequired[float | None]  # per image, in a batch of one
 
 
@@ -39,12 +40,12 @@ class Score(TypedDict):
 class Client(TypedDict):
     """A client, its budget, and how many images it has."""
 
-    client: int
+    client: Count
     domain: str
     budget: WidthText
-    train: NotRequired[int]
-    val: NotRequired[int]
-    test: NotRequired[int]
+    train: NotRequired[Count]
+    val: NotRequired[Count]
+    test: NotRequired[Count]
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -62,14 +63,14 @@ class Result(TypedDict):
     norm: NotRequired[str]
     norm_text: NotRequired[str]
     seed: NotRequired[int]
-    rounds: NotRequired[int]
+    rounds: NotRequired[Count]
     best_round: NotRequired[int]
     order: NotRequired[str]
     bases: NotRequired[list[int]]
     weights_sha256: NotRequired[str]
     seconds: NotRequired[float]
-    workers: NotRequired[int]
-    threads: NotRequired[int]
+    workers: NotRequired[Count]
+    threads: NotRequired[Count]
     versions: NotRequired[dict[str, str]]
     command: NotRequired[str]
     domains: NotRequired[list[str]]
@@ -131,6 +132,20 @@ def score_groups(result: Result) -> dict[tuple[str, str], list[Score]]:
 def main_scores(result: Result) -> list[Score]:
     """The scores to show first, by width."""
     return next(iter(score_groups(result).values()))
+
+
+def domain_names(result: Result) -> list[str]:
+    """The run's domains in its order, then any other that a client has (such as 'mixed')."""
+    return list(dict.fromkeys([*result.get("domains", []), *(client["domain"] for client in result["clients"])]))
+
+
+def scored_clients(result: Result) -> list[Client]:
+    """The clients whose accuracies a main score lists: all, or those with test images; none if they do not match."""
+    counts = {len(score.get("clients", [])) for score in main_scores(result)}
+    for clients in (result["clients"], [client for client in result["clients"] if client.get("test")]):
+        if counts == {len(clients)}:
+            return clients
+    return []
 
 
 def _row(line: bytes) -> Row | None:

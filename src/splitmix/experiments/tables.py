@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from splitmix.experiments.records import Result, Score, score_groups
+from splitmix.experiments.records import Result, domain_names, score_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,9 +27,9 @@ def percent(value: float | None) -> str:
     """A share as per cent.
 
     >>> percent(0.8512), percent(None)
-    ('85.1', '–')
+    ('85.1', '-')
     """
-    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f}"
+    return "-" if value is None or not math.isfinite(value) else f"{100 * value:.1f}"
 
 
 def human(value: float | None) -> str:
@@ -39,12 +39,13 @@ def human(value: float | None) -> str:
     ('224k', '1.16M', '1.00M', '12')
     """
     if value is None or not math.isfinite(value):
-        return "–"
+        return "-"
     if abs(value) < 1000:
         return f"{value:.0f}"
     digits, power = f"{value:.2e}".split("e")
     thousands, shift = divmod(int(power), 3)
-    thousands, shift = (thousands, shift) if thousands <= 4 else (4, int(power) - 12)
+    if thousands > 4:
+        return f"{value:.2e}"
     return f"{float(digits) * 10**shift:.{max(0, 2 - shift)}f}{'kMGT'[thousands - 1]}"
 
 
@@ -54,12 +55,12 @@ def milliseconds(value: float | None) -> str:
     >>> milliseconds(0.9), milliseconds(12.34)
     ('0.90', '12.3')
     """
-    return "–" if value is None or not math.isfinite(value) else f"{value:.{2 if value < 10 else 1}f}"
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{2 if value < 10 else 1}f}"
 
 
 def plain(value: Any) -> str:
     """A value as it is."""
-    return "–" if value is None else str(value)
+    return "-" if value is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class Table:
         """For a file or a pipe: plain characters, never cut to the width of a screen."""
         lines = [[column.heading for column in self.columns], *self.cells()]
         sizes = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        sides = [str.rjust if column.number else str.ljust for column in self.columns]
+        forms = [f"{'>' if column.number else '<'}{size}" for column, size in zip(self.columns, sizes, strict=True)]
         lines.insert(1, ["-" * size for size in sizes])
-        shown = ["  ".join(side(*cell) for side, *cell in zip(sides, line, sizes, strict=True)) for line in lines]
+        shown = ["  ".join(map(format, line, forms)) for line in lines]
         caption = textwrap.wrap(self.caption, width=max(60, len(shown[0])))
         return "\n".join(line.rstrip() for line in (self.title, "", *shown, *([""] if caption else []), *caption))
 
@@ -152,7 +153,7 @@ def show(table: Table, console: "Console") -> None:
 def width_table(result: Result) -> Table:
     """What each width reaches and costs; other norm statistics stand beside the main ones."""
     (main, scores), *others = score_groups(result).items()
-    domains = _domains(result, scores)
+    domains = [name for name in domain_names(result) if any(name in score.get("domains", {}) for score in scores)]
     columns = [
         Column("width", "width"),
         Column("bases", "bases"),
@@ -186,7 +187,7 @@ def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, 
     sentences += [f"'{name} norms' use {NORMS.get(name, name)}." for name in beside]
     if "norm_text" in result:
         sentences.append(f"Norm mode of the run: {result['norm_text'].rstrip('.')}.")
-    sentences.append(f"Seed {result.get('seed', '–')}, {result.get('rounds', '–')} rounds.")
+    sentences.append(f"Seed {result.get('seed', '-')}, {result.get('rounds', '-')} rounds.")
     if "data" in result:
         sentences.append(f"Data: {result['data'].rstrip('.')}.")
     return " ".join(sentences)
@@ -194,14 +195,6 @@ def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, 
 
 def _beside(norm: str, split: str, main: tuple[str, str]) -> str:
     return " ".join(([f"{norm} norms"] if norm != main[0] else []) + ([split] if split != main[1] else []) + ["%"])
-
-
-def _domains(result: Result, scores: Sequence[Score]) -> list[str]:
-    """The run's domains, in its order, then any that only a score knows (such as 'mixed')."""
-    scored = dict.fromkeys(name for score in scores for name in score.get("domains", {}))
-    return [*(name for name in result.get("domains", []) if name in scored)] + [
-        name for name in scored if name not in result.get("domains", [])
-    ]
 
 
 def _markdown(text: str) -> str:

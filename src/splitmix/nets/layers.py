@@ -42,10 +42,10 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         bases, outputs, inputs = self.weight.shape
         if bases == 1:
-            return F.linear(x, self.weight[0], self.bias[0])
-        stacked = x.unflatten(1, (bases, inputs)).transpose(0, 1)  # (base, batch, inputs)
-        y = torch.baddbmm(self.bias.unsqueeze(1), stacked, self.weight.transpose(1, 2))
-        return y.transpose(0, 1).reshape(-1, bases * outputs)
+            return F.linear(x, self.weight.flatten(0, 1), self.bias.flatten())
+        stacked = x.unflatten(1, (bases, inputs)).permute(1, 2, 0)  # (base, inputs, batch)
+        y = torch.baddbmm(self.bias.unsqueeze(2), self.weight, stacked)  # the weights' gradient comes out contiguous
+        return y.permute(2, 0, 1).reshape(-1, bases * outputs)
 
 
 class BatchNorm(nn.Module):
