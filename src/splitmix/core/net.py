@@ -18,8 +18,8 @@ TorchNorm = nn.modules.batchnorm._BatchNorm
 class Net:
     """What `build(width)` makes, at every width, without any state of its own.
 
-    A module whose class says `stackable = True` (its layers come from `splitmix.nets.layers`) runs up to `stack` bases
-    side by side; any other module runs base after base.
+    A module whose class says `stackable = True` (its layers come from `splitmix.nets.layers`) runs its bases side by
+    side, in training at most `stack` of them if the class says so; any other module runs base after base.
     """
 
     def __init__(self, build: Build, *, stacked: bool = True) -> None:
@@ -76,14 +76,14 @@ class Net:
         return bool(names) and names <= weights.keys()
 
     def measure(self, width: Width, weights: Weights, x: Tensor, robust: float = 0.0) -> Weights:
-        """The statistics of one batch in every norm, stacked over bases."""
-        names = self.statistic_names(width)
+        """The statistics of one batch in every norm that the dial touches, stacked over bases."""
         bases = next(iter(weights.values())).shape[0]
         shapes = self.shapes(width)
-        blank = {name: x.new_zeros((bases, *shapes[name])) for name in names}
+        found = {name: x.new_full((bases, *shapes[name]), -1.0) for name in self.statistic_names(width)}
         with torch.no_grad():
-            self._run(self.module(width, "measure"), {**weights, **blank}, x, robust, training=True)
-        return blank
+            self._run(self.module(width, "measure"), {**weights, **found}, x, robust, training=True)
+        untouched = tuple(name.removesuffix("var") for name, v in found.items() if name.endswith("var") and (v < 0).any())
+        return {name: value for name, value in found.items() if not name.startswith(untouched)}
 
     def _run(self, module: nn.Module, weights: Weights, x: Tensor, robust: float | Tensor, training: bool) -> Tensor:
         if module.training != training:
@@ -91,7 +91,8 @@ class Net:
         bases = next(iter(weights.values())).shape[0]
         if not _stackable(module):
             return torch.stack([_call(module, {n: v[i] for n, v in weights.items()}, x, robust) for i in range(bases)])
-        size = stack_size(module, bases) if self.stacked else 1
+        most = getattr(module, "stack", bases) if training else bases  # what pays off in training
+        size = min(bases, most) if self.stacked else 1
         if size >= bases:
             return _stacked_call(module, weights, x, robust, bases)
         pieces = {name: value.split(size) for name, value in weights.items()}
@@ -137,11 +138,6 @@ def _with_norms(module: nn.Module, norm: str) -> nn.Module:
         if is_norm(layer) and norm == "measure":
             layer.momentum = 1.0  # type: ignore[assignment]
     return module
-
-
-def stack_size(module: nn.Module, bases: int) -> int:
-    """How many bases to run side by side: as many as the net says pay off."""
-    return min(bases, int(getattr(module, "stack", bases)))
 
 
 def _rescaled_names(module: nn.Module) -> list[str]:

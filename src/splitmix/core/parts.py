@@ -32,7 +32,7 @@ def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> We
     """Copy parts of one width and shift out of the weights, stacked in the given order."""
     bases = torch.tensor([part.base for part in parts])
     picked = {name: value.index_select(0, bases) for name, value in weights.items()}
-    return window(net, layout.width, picked, parts[0])
+    return {name: value.contiguous() for name, value in window(net, layout.width, picked, parts[0]).items()}
 
 
 def window(net: Net, full: Width, weights: Weights, part: Part) -> Weights:
@@ -65,7 +65,7 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
         bases = torch.tensor([part.base for part in parts])
         for name, value in update.weights.items():
             where = _mesh((bases, *windows[name]))
-            count = seen.setdefault(name, torch.zeros(mean[name].shape))
+            count = seen.setdefault(name, torch.zeros_like(mean[name]))
             count[where] += update.samples
             mean[name][where] = torch.lerp(mean[name][where], value, update.samples / count[where])
     return mean

@@ -58,6 +58,10 @@ _STYLE = {
 }
 
 
+class NothingToDrawError(UserError):
+    """The run did not record what a picture needs."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """A drawn figure and its short name."""
@@ -152,8 +156,16 @@ def mark_round(axes: "Axes", best: int | None, line: Line) -> None:
     first, last = line[0][0], line[-1][0]
     if best is not None and first <= best <= last:
         axes.axvline(best, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-        side = "right" if 2 * best > first + last else "left"
-        axes.text(best, 0.02, f" round {best} was kept ", transform=axes.get_xaxis_transform(), ha=side, color=GREY)
+        left = 2 * best > first + last
+        axes.annotate(
+            f"round {best} was kept",
+            (best, 0.02),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(-4 if left else 4, 0),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            color=GREY,
+        )
 
 
 def label_ends(axes: "Axes", lines: Sequence[tuple[str, Line]], colours: Sequence[str]) -> None:

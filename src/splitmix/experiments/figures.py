@@ -5,17 +5,29 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from splitmix.core.errors import UserError
 from splitmix.core.types import parse_width
 from splitmix.experiments import drawing
-from splitmix.experiments.drawing import INK, PALE, Line, Picture, hue, in_style, known_line, paper, save, shade, short
+from splitmix.experiments.drawing import (
+    INK,
+    PALE,
+    Line,
+    NothingToDrawError,
+    Picture,
+    hue,
+    in_style,
+    known_line,
+    paper,
+    save,
+    shade,
+    short,
+)
 from splitmix.experiments.records import Result, Row, Score, domain_names, main_scores, score_groups, scored_clients
 from splitmix.experiments.tables import human, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Picture", "budgets", "by_domain", "convergence", "per_client", "save", "tradeoff"]
+__all__ = ["NothingToDrawError", "Picture", "budgets", "by_domain", "convergence", "per_client", "save", "tradeoff"]
 
 
 @in_style
@@ -26,11 +38,11 @@ def convergence(metrics: Sequence[Row], *, split: str = "val", best_round: int |
         if row["kind"] == "score" and row.get("split", "val") == split and math.isfinite(row["accuracy"]):
             lines.setdefault(row["width"], []).append((row["round"], 100 * row["accuracy"]))
     if not lines:
-        raise UserError(f"the run has no {split} scores to draw")
+        raise NothingToDrawError(f"the run has no {split} scores to draw")
     widths = sorted(lines, key=parse_width)
     top, when = max((accuracy, -round) for round, accuracy in lines[widths[-1]])
     data = {"val": "validation", "train": "training"}.get(split, split)
-    title = f"{_named(widths[-1]).capitalize()} reaches {top:.1f} % on {data} images in round {-when}"
+    title = f"{named(widths[-1]).capitalize()} reaches {top:.1f} % on {data} images in round {-when}"
     figure, (axes,) = paper(title, f"{data} accuracy (%), mean over clients, one line per width", 3.6)
     colours = [shade(i, len(widths)) for i in range(len(widths))]
     for i, width in enumerate(widths):
@@ -52,10 +64,10 @@ def by_domain(result: Result) -> Picture:
     found = {name: known_line([*widths], [s.get("domains", {}).get(name) for s in scores]) for name in names}
     lines = {name: line for name, line in found.items() if line}
     if not lines:
-        raise UserError("the result has no accuracy by domain to draw")
+        raise NothingToDrawError("the result has no accuracy by domain to draw")
     worst = min(lines, key=lambda name: lines[name][-1][1])
     ends = dict([lines[worst][0], lines[worst][-1]])
-    title = " to ".join(f"{accuracy:.1f} % at {_named(widths[x])}" for x, accuracy in ends.items())
+    title = " to ".join(f"{accuracy:.1f} % at {named(widths[x])}" for x, accuracy in ends.items())
     title = f"{'Hardest: ' if len(lines) > 1 else ''}{short(worst)}, {title}"
     figure, (axes,) = paper(title, f"{_split(scores)} accuracy (%), mean over the clients of each domain", 3.6)
     for name, line in lines.items():
@@ -74,7 +86,7 @@ def tradeoff(result: Result) -> Picture:
     groups = [(key, [s for s in group if _drawable(s)]) for key, group in score_groups(result).items()]
     (_, split), scores = groups[0]
     if not scores:
-        raise UserError("the result has no MACs to draw")
+        raise NothingToDrawError("the result has no MACs to draw")
     scale, unit = _unit(max(map(_macs, scores)))
     lines = [
         (f"{norm} norms", known_line([_macs(s) / scale for s in group], [s["accuracy"] for s in group]))
@@ -102,7 +114,7 @@ def budgets(result: Result) -> Picture:
     """The budget of each client: one bar each, by domain and then by size."""
     names, clients = domain_names(result), result["clients"]
     if not clients:
-        raise UserError("the result has no clients to draw")
+        raise NothingToDrawError("the result has no clients to draw")
     rich = sum(parse_width(client["budget"]) == 1 for client in clients)
     title = f"{rich} of {len(clients)} clients can afford the full net"
     figure, (axes,) = paper(title, "budget of each client (width), by domain", 2.9)
@@ -129,13 +141,13 @@ def per_client(result: Result) -> Picture:
     scores, clients, names = main_scores(result), scored_clients(result), domain_names(result)
     ends = [accuracy for _, accuracy in known_line([0] * len(clients), scores[-1].get("clients", [])[: len(clients)])]
     if not ends:
-        raise UserError("the result has no accuracy for each of its clients to draw")
+        raise NothingToDrawError("the result has no accuracy for each of its clients to draw")
     order = sorted(range(len(clients)), key=lambda i: parse_width(clients[i]["budget"]))
     groups = [(budget, list(members)) for budget, members in groupby(order, lambda i: clients[i]["budget"])]
-    title = f"At {_named(scores[-1]['width'])} clients range from {min(ends):.1f} % to {max(ends):.1f} %"
+    title = f"At {named(scores[-1]['width'])} clients range from {min(ends):.1f} % to {max(ends):.1f} %"
     text = f"{_split(scores)} accuracy (%) by width: a thin line per client, their mean in black"
     rows = math.ceil(len(groups) / 4)
-    figure, panels = paper(title, text, 1.3 + 1.8 * rows, rows, min(4, len(groups)))
+    figure, panels = paper(title, text, 1.8 + 1.8 * rows, rows, min(4, len(groups)))
     for panel, (budget, members) in zip(panels, groups, strict=False):
         colours = [hue(names, clients[i]["domain"]) for i in members]
         _client_lines(panel, scores, members, colours)
@@ -191,5 +203,6 @@ def _split(scores: Sequence[Score]) -> str:
     return scores[0].get("split", "test")
 
 
-def _named(width: str) -> str:
+def named(width: str) -> str:
+    """A width in words."""
     return "full width" if width == "1" else f"width {width}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 NORMS = {
-    "batch": "the statistics of the batch of test images that is being classified",
+    "batch": "the statistics of the batch of test images itself",
     "client": "the statistics each client took from its own training images",
     "global": "one set of statistics, averaged over the clients",
     "stored": "the statistics stored with the weights",
