@@ -119,9 +119,7 @@ class Parts:
         return logits
 
 
-def score_client(
-    job: Score, net: Net, download: Weights, data: ClientData, memory: Memory
-) -> Tally:
+def score_client(job: Score, net: Net, download: Weights, data: ClientData, memory: Memory) -> Tally:
     """Right answers of every mix, from one forward pass of each part."""
     parts, split = parts_of(job), data.split(job.split)
     weights = recall(download, parts, net.norm_names(parts[0].width) if job.local_norms else set(), memory)
@@ -144,7 +142,11 @@ def part_logits(
     wanted = tuple(dict.fromkeys(part for mix in mixes for part in mix))
     groups = group_by_width(wanted)
     logits = Parts(net, wanted, weights)(x, robust, training=False)
-    return {part: row for group, rows in zip(groups.values(), logits, strict=True) for part, row in zip(group, rows, strict=True)}
+    return {
+        part: row
+        for group, rows in zip(groups.values(), logits, strict=True)
+        for part, row in zip(group, rows, strict=True)
+    }
 
 
 def mean_logits(logits: dict[Part, Tensor], mix: Sequence[Part]) -> Tensor:

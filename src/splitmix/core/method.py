@@ -1,6 +1,7 @@
 """The two protocols: a method says who trains what, an engine carries jobs to clients and answers back."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from splitmix.core.types import Job, Layout, Part, Profile, Weights, Width
@@ -36,3 +37,11 @@ class Engine(Protocol):
     def run(self, weights: Weights, jobs: Sequence[Job]) -> Iterable[Any]:
         """The answers in the order of the jobs, streamed; each client gets only the bases its job names."""
         ...
+
+
+def with_order(method: Method, order: tuple[int, ...]) -> Method:
+    """The method, mixing its bases in this order; methods of one net have nothing to order."""
+    if not hasattr(method, "order"):
+        return method
+    ordered: Method = replace(method, order=order)  # type: ignore[type-var]
+    return ordered

@@ -82,7 +82,9 @@ class Net:
         found = {name: x.new_full((bases, *shapes[name]), -1.0) for name in self.statistic_names(width)}
         with torch.no_grad():
             self._run(self.module(width, "measure"), {**weights, **found}, x, robust, training=True)
-        untouched = tuple(name.removesuffix("var") for name, v in found.items() if name.endswith("var") and (v < 0).any())
+        untouched = tuple(
+            name.removesuffix("var") for name, v in found.items() if name.endswith("var") and (v < 0).any()
+        )
         return {name: value for name, value in found.items() if not name.startswith(untouched)}
 
     def _run(self, module: nn.Module, weights: Weights, x: Tensor, robust: float | Tensor, training: bool) -> Tensor:
@@ -105,7 +107,9 @@ class Net:
             torch.manual_seed(torch_seed_for("init", *address))
             module = _with_norms(self.build(width), "stored" if tracked else "batch")
         squeeze = _stackable(module)
-        entries = {name: value.detach()[0] if squeeze else value.detach() for name, value in module.state_dict().items()}
+        entries = {
+            name: value.detach()[0] if squeeze else value.detach() for name, value in module.state_dict().items()
+        }
         if rescale and width != 1:
             for name in _rescaled_names(module):
                 entries[name] = entries[name] * float(width) ** 0.5
@@ -148,7 +152,9 @@ def _rescaled_names(module: nn.Module) -> list[str]:
         if not is_norm(layer) and isinstance(getattr(layer, "weight", None), nn.Parameter)
     ]
     present = set(module.state_dict())
-    return [f"{prefix}.{entry}" for prefix in layers[1:] for entry in ("weight", "bias") if f"{prefix}.{entry}" in present]
+    return [
+        f"{prefix}.{entry}" for prefix in layers[1:] for entry in ("weight", "bias") if f"{prefix}.{entry}" in present
+    ]
 
 
 def _stackable(module: nn.Module) -> bool:

@@ -105,4 +105,3 @@ def _take(value: Tensor, windows: Windows) -> Tensor:
 def _mesh(axes: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Index tensors that pick the outer product of the rows of every axis."""
     return tuple(rows.view([-1 if i == axis else 1 for i in range(len(axes))]) for axis, rows in enumerate(axes))
-

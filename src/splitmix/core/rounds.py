@@ -122,9 +122,7 @@ def make_jobs(
 ) -> list[Train]:
     """A job per client that got parts, the longest first: workers then finish at about the same time."""
     samples = {profile.client: profile.samples for profile in cohort}
-    jobs = [
-        Train(round, client, parts, plan, how.seed, how.local_norms) for client, parts in assigned.items() if parts
-    ]
+    jobs = [Train(round, client, parts, plan, how.seed, how.local_norms) for client, parts in assigned.items() if parts]
     return sorted(jobs, key=lambda job: (-samples[job.client] * sum(part.width for part in job.parts), job.client))
 
 

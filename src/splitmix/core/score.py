@@ -77,7 +77,9 @@ def order_bases(
     return tuple(part.base for part in (*chosen, *rest))
 
 
-def calibrate(engine: Engine, net: Net, layout: Layout, weights: Weights, clients: Sequence[int], batch: int) -> Weights:
+def calibrate(
+    engine: Engine, net: Net, layout: Layout, weights: Weights, clients: Sequence[int], batch: int
+) -> Weights:
     """Fixed norm statistics for all bases: each client's moments on its own training images, averaged ("post average")."""
     parts = tuple(Part(base, layout.width) for base in range(layout.count))
     blank = {

@@ -152,6 +152,16 @@ def make_domain(name: str, arrays: Sequence[ArrayLike], *, test_ratio: float = 0
     return Domain(name, x[kept], y[kept], x[out], y[out])
 
 
+def domains_of(task: Task) -> tuple[Domain, ...]:
+    """The domains that a task was made of."""
+
+    def part(samples: Samples, number: int) -> tuple[NDArray[np.generic], Rows]:
+        mine = samples.domain == number
+        return samples.images[mine], samples.labels[mine]
+
+    return tuple(Domain(name, *part(task.train, i), *part(task.test, i)) for i, name in enumerate(task.domains))
+
+
 def describe(task: Task) -> list[dict[str, str | int]]:
     """Rows for a table, one per domain: its clients and what they hold; ranges are the least and most per client."""
     rows: list[dict[str, str | int]] = []

@@ -31,7 +31,11 @@ def find_task(name: str, *, root: Path | None = None, seed: int = 0, settings: S
     if Path(name).is_dir():
         defaults = {"clients": 8, "val_ratio": 0.2}
         return make_task(Path(name).name, read_folder(name), seed=seed, **{**defaults, **chosen})
-    raise unknown("task", name, TASKS) if "/" not in name else UserError(f"there is no folder '{name}' to read a task from")
+    raise (
+        unknown("task", name, TASKS)
+        if "/" not in name
+        else UserError(f"there is no folder '{name}' to read a task from")
+    )
 
 
 def task_about(name: str) -> str:
@@ -63,7 +67,9 @@ def _only(settings: Settings, task: str, allowed: tuple[str, ...]) -> None:
 
 
 TASKS: dict[str, TaskEntry] = {
-    "mini": TaskEntry("handwritten and printed digits in four domains, made here from scikit-learn's UCI digits", _mini),
+    "mini": TaskEntry(
+        "handwritten and printed digits in four domains, made here from scikit-learn's UCI digits", _mini
+    ),
     "digits": TaskEntry("MNIST, SVHN, USPS, a substitute for SynthDigits, and MNIST-M; needs a data root", _digits),
     "cifar10": TaskEntry("a class-balanced subset of CIFAR-10 (10,000 train, 2,000 test); needs a data root", _cifar),
 }

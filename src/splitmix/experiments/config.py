@@ -22,7 +22,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
     task: str = Field("mini", description="a task's name, or a folder of .npz files")
-    method: Setting = Field("splitmix", description="a method's name, or {name=..., its own settings}")
+    method: str | dict[str, Any] = Field("splitmix", description="a method's name, or {name=..., its own settings}")
     net: str | None = Field(None, description="a net's name or 'module:function'; default: the task's own")
     rounds: int = Field(40, ge=1, description="federated rounds")
     lr: float = Field(0.1, gt=0, description="learning rate of the first round")
@@ -41,7 +41,9 @@ class Config(BaseModel):
     weight_decay: float = Field(5e-4, ge=0)
     cohort: int | None = Field(None, ge=1, description="clients per round; default: all")
     clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
-    partition: Setting | None = Field(None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}")
+    partition: Setting | None = Field(
+        None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}"
+    )
     val_ratio: float | None = Field(None, gt=0, lt=1, description="share of a client's images held out for validation")
     rescale_init: bool = Field(True, description="start narrow nets like a slice of the full one")
     rescale_layers: bool = Field(True, description="divide layer outputs by the width before each norm")
@@ -56,6 +58,10 @@ class Config(BaseModel):
         if width.numerator != 1:
             raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
         return str(width)
+
+    @property
+    def method_name(self) -> str:
+        return str(self.method.get("name")) if isinstance(self.method, dict) else str(self.method)
 
     def digest(self) -> str:
         """A hash of all that decides the result; how often it is checkpointed does not."""

@@ -50,7 +50,7 @@ def convergence(metrics: Sequence[Row], *, split: str = "val", best_round: int |
         drawing.draw_line(axes, lines[width], colours[i], marker=marker, zorder=2 + i)
     drawing.mark_round(axes, best_round, lines[widths[-1]])
     axes.set_xlabel("round")
-    axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     drawing.label_ends(axes, [(width, lines[width]) for width in widths], colours)
     drawing.per_cent_ticks(axes)
     return Picture("convergence", figure)
@@ -156,7 +156,8 @@ def per_client(result: Result) -> Picture:
         panel.set_visible(False)
     drawing.per_cent_ticks(panels[0])
     shown = [name for name in names if any(client["domain"] == name for client in clients)]
-    drawing.legend(figure, [short(name) for name in shown], [hue(names, name) for name in shown])
+    if len(shown) > 1:
+        drawing.legend(figure, [short(name) for name in shown], [hue(names, name) for name in shown])
     return Picture("clients", figure)
 
 

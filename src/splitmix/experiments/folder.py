@@ -73,7 +73,9 @@ class RunFolder:
             if os.write(descriptor, line) != len(line):
                 raise OSError(28, "No space left on device")
         except OSError as error:
-            raise UserError(f"cannot write to '{self.path}': {error.strerror}; free some space and use --resume") from None
+            raise UserError(
+                f"cannot write to '{self.path}': {error.strerror}; free some space and use --resume"
+            ) from None
         finally:
             os.close(descriptor)
 

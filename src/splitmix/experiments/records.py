@@ -123,10 +123,10 @@ def read_config(folder: Path) -> str:
 
 def score_groups(result: Result) -> dict[tuple[str, str], list[Score]]:
     """The scores by (norm statistics, split), each group by width; the first group is the run's main one."""
-    groups: dict[tuple[str, str], list[Score]] = {}
+    groups: dict[tuple[str, str], dict[str, Score]] = {}
     for score in result["scores"]:
-        groups.setdefault((score.get("norm", "stored"), score.get("split", "test")), []).append(score)
-    return {key: sorted(group, key=lambda score: parse_width(score["width"])) for key, group in groups.items()}
+        groups.setdefault((score.get("norm", "stored"), score.get("split", "test")), {})[score["width"]] = score
+    return {key: [group[width] for width in sorted(group, key=parse_width)] for key, group in groups.items()}
 
 
 def main_scores(result: Result) -> list[Score]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from splitmix.core.files import write_atomically
 from splitmix.experiments import figures
-from splitmix.experiments.records import Result, Row, main_scores, read_config, read_metrics, read_result
+from splitmix.experiments.records import Result, Row, domain_names, main_scores, read_config, read_metrics, read_result
 from splitmix.experiments.tables import NORMS, percent, plain, width_table
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -98,7 +98,9 @@ def _figures(result: Result, metrics: list[Row]) -> Iterator[str]:
     draws: list[Callable[[], figures.Picture]] = [partial(figures.convergence, metrics, best_round=best)]
     if len(main_scores(result)) > 1:
         draws.append(partial(figures.tradeoff, result))
-    draws += [partial(draw, result) for draw in (figures.by_domain, figures.per_client, figures.budgets)]
+    if len(domain_names(result)) > 1:
+        draws.append(partial(figures.by_domain, result))
+    draws += [partial(figures.per_client, result), partial(figures.budgets, result)]
     for draw in draws:
         try:
             yield f"<figure>{draw().svg()}</figure>\n"
@@ -126,7 +128,7 @@ def _notes(result: Result) -> Iterator[str]:
             f"A client has {mean:.0f} test images on average, so one image is {100 / mean:.1f} points of its accuracy; "
             "look at groups of clients before single ones."
         )
-    if result.get("best_round", -1) >= 0:
+    if _kept(result):
         yield f"The weights of round {result['best_round']} were kept, by their accuracy on validation images."
     yield "This is one run with one seed. Another seed moves every number a little; compare methods over several."
     yield "Milliseconds are those of one image at a time on the computer of this run; parameters and MACs are counted."
@@ -144,7 +146,7 @@ def _settings(result: Result) -> Iterator[tuple[str, str]]:
     yield "Data", plain(get("data"))
     yield "Method", f"{plain(get('method'))}, atom {plain(get('atom'))}; net {plain(get('net'))}"
     yield "Norms", plain(get("norm")) + (f": {result['norm_text']}" if "norm_text" in result else "")
-    yield "Rounds", f"{plain(get('rounds'))}, the best of them {plain(get('best_round'))}"
+    yield "Rounds", plain(get("rounds")) + (f", kept: {result['best_round']}" if _kept(result) else "")
     yield "Seed", plain(get("seed"))
     if "bases" in result:
         yield "Order of bases", f"{plain(get('order'))}: {', '.join(map(str, result['bases']))}"
@@ -159,6 +161,10 @@ def _config(text: str) -> str:
     if not text.strip():
         return ""
     return f"<details open>\n<summary>config.toml</summary>\n<pre>{escape(text)}</pre>\n</details>\n"
+
+
+def _kept(result: Result) -> bool:
+    return result.get("best_round", -1) >= 0
 
 
 def _share(width: str) -> str:
@@ -198,16 +204,17 @@ h3 { margin: 0 0 .5rem; font-size: 1rem }
 .scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 10px }
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .5rem .8rem; text-align: left; white-space: nowrap }
-thead th { color: var(--grey); font-size: .85rem; font-weight: 500; vertical-align: bottom }
+thead th { color: var(--grey); font-size: .85rem; font-weight: 500; vertical-align: bottom;
+  white-space: normal }
 tbody tr { border-top: 1px solid var(--line) }
 tr > :first-child { position: sticky; left: 0; background: var(--card) }
 tr > :nth-child(3) { font-weight: 600 }
 .number { text-align: right }
 .note, .notes, dt { color: var(--grey) }
 .note { margin: .7rem 0 0; max-width: 62rem; font-size: .9rem; overflow-wrap: anywhere }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); gap: 1.1rem;
-  align-items: start }
-figure { margin: 0; padding: .4rem; background: #fff; border: 1px solid var(--line); border-radius: 10px }
+.cards { columns: 2 460px; column-gap: 1.1rem }
+.cards > * { margin: 0 0 1.1rem; break-inside: avoid }
+figure { padding: .4rem; background: #fff; border: 1px solid var(--line); border-radius: 10px }
 svg { display: block; width: 100%; height: auto }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif !important }
 .notes { padding: .6rem .8rem; font-size: .95rem }
@@ -233,7 +240,7 @@ pre { overflow-x: auto; margin: .6rem 0 0; padding: .9rem 1.1rem; background: va
   :root { --paper: #fff; --card: #fff; --ink: #000; --grey: #444; --line: #ccc; --accent: #000 }
   main { max-width: none; padding: 0 }
   .scroll, pre { overflow: visible; border: 0; white-space: pre-wrap }
-  .cards { grid-template-columns: 1fr 1fr }
+  .cards { columns: 2 }
   figure, tr, dt, dd, li { break-inside: avoid }
   h2, h3 { break-after: avoid }
   table { font-size: 8pt }

@@ -11,12 +11,14 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
 from splitmix import __version__
 from splitmix.core.client import Memory
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
+from splitmix.core.method import with_order
 from splitmix.core.parts import cut
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import Question, WidthScore, calibrate, order_bases, score
@@ -55,6 +57,8 @@ class Watcher(Protocol):
 
     def note(self, text: str) -> None: ...
 
+    def end(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -81,15 +85,20 @@ class Run:
         restore_memories(self.engine, self.state.memory)
         for watcher in self.watchers:
             watcher.begin(self.setup, self.state.round)
-        federate(
-            self.setup.method,
-            self.engine,
-            self.setup.net,
-            self.state.weights,
-            self.setup.how,
-            start=self.state.round,
-            on_round=self._after_round,
-        )
+        setup, start = self.setup, self.state.round
+        try:
+            federate(
+                setup.method,
+                self.engine,
+                setup.net,
+                self.state.weights,
+                setup.how,
+                start=start,
+                on_round=self._after_round,
+            )
+        finally:
+            for watcher in self.watchers:
+                watcher.end()
         return self._finish(began)
 
     def _after_round(self, report: RoundReport) -> None:
@@ -107,7 +116,9 @@ class Run:
     def _validated(self, state: State, round: int) -> State:
         """Score on validation images and keep the best round, by the accuracy of the widest mix."""
         scores = self._score(state.weights, self._question("val"))
-        self._record([{"kind": "score", "round": round, "split": "val", **_row(s, per_client=False)} for s in scores])
+        self._record(
+            [{"kind": "score", "round": round, "split": "val", **score_row(s, per_client=False)} for s in scores]
+        )
         if scores[-1].accuracy > state.best_accuracy:
             return replace(state, best_round=round, best_accuracy=scores[-1].accuracy, best=state.weights)
         return state
@@ -127,9 +138,9 @@ class Run:
             question = Question("test", "client" if norm == "client" else "stored", config.eval_batch)
             question = replace(question, local_norms=config.norm == "local")
             used = calibrated if norm == "global" else weights
-            rows += [{"norm": norm, "split": "test", **_row(s)} for s in self._score(used, question)]
+            rows += [{"norm": norm, "split": "test", **score_row(s)} for s in self._score(used, question)]
         self._add_costs(rows, calibrated)
-        kept = weights if config.norm == "batch" else calibrated
+        kept = calibrated  # with statistics, so that it can serve a single image
         result = self._result(rows, order, kept, perf_counter() - began)
         if self.folder is not None:
             metadata = {"bases": json.dumps(order), "config": config.digest()}
@@ -178,7 +189,9 @@ class Run:
                 if row["width"] == str(width):
                     row |= {"parameters": cost.parameters, "macs": cost.macs, "ms": ms}
 
-    def _result(self, rows: list[dict[str, Any]], order: tuple[int, ...], kept: Weights, seconds: float) -> dict[str, Any]:
+    def _result(
+        self, rows: list[dict[str, Any]], order: tuple[int, ...], kept: Weights, seconds: float
+    ) -> dict[str, Any]:
         setup, config, task = self.setup, self.setup.config, self.setup.task
         main = rows[0]["norm"]
         budgets = setup.budgets.at(0)
@@ -186,7 +199,7 @@ class Run:
             "schema": 1,
             "task": task.name,
             "data": task_about(config.task),
-            "method": config.method if isinstance(config.method, str) else config.method["name"],  # type: ignore[index, call-overload]
+            "method": config.method_name,
             "net": config.net or task.net,
             "atom": config.atom,
             "norm": config.norm,
@@ -223,7 +236,14 @@ class Run:
 
 
 def run_in_folder(
-    setup: Setup, path: Path, *, resume: bool, workers: int, device: str, watchers: Sequence[Watcher], command: str
+    setup: Setup,
+    path: Path,
+    *,
+    resume: bool = False,
+    workers: int = 1,
+    device: str = "cpu",
+    watchers: Sequence[Watcher] = (),
+    command: str = "",
 ) -> Outcome | None:
     """Run in a folder that nobody else writes to; None where the run was finished before."""
     folder = RunFolder(path)
@@ -232,7 +252,8 @@ def run_in_folder(
     with ExitStack() as stack:
         stack.enter_context(folder.held())
         text = to_toml(setup.config)
-        state, notes = None, []
+        state: State | None = None
+        notes: list[str] = []
         if folder.exists():
             check_same_config(path, text)
             if (path / "result.json").exists():
@@ -247,6 +268,19 @@ def run_in_folder(
         return Run(setup, engine, watchers, folder, command).go(state)
 
 
+def stored_outcome(path: Path) -> Outcome:
+    """A finished run, read back from its folder."""
+    try:
+        result = json.loads((path / "result.json").read_text())
+        weights = load((path / "model.safetensors").read_bytes())
+        order = tuple(result["bases"])
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"'{path}' holds no finished run that can be read ({error}); train it first") from None
+    if weights_sha256(weights) != result["weights_sha256"]:
+        raise UserError(f"the weights in '{path}' are not those that its result.json speaks of; train it anew")
+    return Outcome(result, weights, order)
+
+
 def check_same_config(path: Path, text: str) -> None:
     """A run is resumed with the very settings it was begun with."""
     stored = (path / "config.toml").read_text().splitlines()
@@ -257,11 +291,6 @@ def check_same_config(path: Path, text: str) -> None:
             f"the run in '{path}' was begun with other settings than {', '.join(other)}; "
             "leave these out to resume it, or choose another --out"
         )
-
-
-def with_order(method: Any, order: tuple[int, ...]) -> Any:
-    """The method, mixing its bases in this order; methods of one net have nothing to order."""
-    return replace(method, order=order) if hasattr(method, "order") else method
 
 
 def all_memories(engine: Simulator) -> Weights:
@@ -295,7 +324,8 @@ def latency_ms(setup: Setup, weights: Weights, parts: tuple[Part, ...], repeats:
     return round(1e3 * median(times[3:]), 3)
 
 
-def _row(scored: WidthScore, *, per_client: bool = True) -> dict[str, Any]:
+def score_row(scored: WidthScore, *, per_client: bool = True) -> dict[str, Any]:
+    """A score as it is stored."""
     row = {
         "width": str(scored.width),
         "bases": scored.bases,

@@ -5,7 +5,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,7 @@ class Column:
     heading: str
     show: Callable[[Any], str] = plain
     number: bool = True  # numbers stand to the right
+    spare: bool = False  # may be left out on a narrow screen
 
 
 @dataclass(frozen=True)
@@ -86,20 +87,28 @@ class Table:
         """The rows as they are shown."""
         return [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
-    def to_rich(self) -> "RichTable":
-        """For a terminal."""
+    def to_rich(self, gap: int = 2) -> "RichTable":
+        """For a terminal; headings have a line for each word."""
         from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text  # names from files are text, never markup
 
-        table = RichTable(box=box.SIMPLE_HEAD, title=Text(self.title, "bold"), title_justify="left", padding=(0, 1))
+        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
+        table.title, table.title_justify = Text(f"{self.title}\n", "bold"), "left"
         for column in self.columns:
-            table.add_column(Text(column.heading), justify="right" if column.number else "left", overflow="fold")
+            heading = Text("\n".join(column.heading.split()))
+            table.add_column(heading, justify="right" if column.number else "left", vertical="bottom")
         for row in self.cells():
             table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(row)))
-        table.caption = Text(self.caption, "dim") if self.caption else None
-        table.caption_justify = "left"
+        table.caption, table.caption_justify = Text(f"\n{self.caption}", "dim"), "left"
         return table
+
+    def room(self, gap: int = 2) -> int:
+        """How wide it is in a terminal."""
+        words = [max(map(len, column.heading.split()), default=0) for column in self.columns]
+        return sum(map(max, zip(words, *([len(c) for c in row] for row in self.cells()), strict=True))) + gap * len(
+            words
+        )
 
     def to_text(self) -> str:
         """For a file or a pipe: plain characters, never cut to the width of a screen."""
@@ -144,10 +153,18 @@ class Table:
 
 def show(table: Table, console: "Console") -> None:
     """Print a table: with lines and bold type on a terminal, as plain text into a file or pipe."""
-    if console.is_terminal:
-        console.print(table.to_rich())
-    else:
+    if not console.is_terminal:
         console.out(table.to_text(), highlight=False)
+        return
+    left_out: list[str] = []
+    while table.room(gap=1) > console.width and any(column.spare for column in table.columns):
+        i = max(i for i, column in enumerate(table.columns) if column.spare)
+        left_out.insert(0, table.columns[i].heading)
+        rows = [[*row[:i], *row[i + 1 :]] for row in table.rows]
+        table = replace(table, columns=[*table.columns[:i], *table.columns[i + 1 :]], rows=rows)
+    if left_out:
+        table = replace(table, caption=f"{table.caption} Too wide for this screen: {', '.join(left_out)}.")
+    console.print(table.to_rich(gap=2 if table.room(gap=2) <= console.width else 1))
 
 
 def width_table(result: Result) -> Table:
@@ -158,11 +175,14 @@ def width_table(result: Result) -> Table:
         Column("width", "width"),
         Column("bases", "bases"),
         Column("accuracy", "accuracy %", percent),
-        *(Column(f"accuracy.{norm}.{split}", _beside(norm, split, main), percent) for (norm, split), _ in others),
-        *(Column(f"domains.{name}", f"{name} %", percent) for name in domains),
+        *(
+            Column(f"accuracy.{norm}.{split}", _beside(norm, split, main), percent, spare=True)
+            for (norm, split), _ in others
+        ),
+        *(Column(f"domains.{name}", f"{name} %", percent, spare=True) for name in domains),
         Column("parameters", "parameters", human),
         Column("macs", "MACs", human),
-        Column("ms", "ms/image", milliseconds),
+        Column("ms", "ms per image", milliseconds),
     ]
     beside = [{score["width"]: score["accuracy"] for score in group} for _, group in others]
     rows = [

@@ -1,0 +1,299 @@
+"""The command line: train, evaluate, report, count costs, and look at what can be named."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads must not burn the cores that work
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+
+from splitmix import __version__
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.types import Width, check_multiple, parse_width
+
+app = App(
+    name="splitmix",
+    version=__version__,
+    help="Federated learning for devices of uneven strength: train small base nets together, serve any width.",
+    help_epilogue="Begin with: splitmix train mini",
+    help_format="plaintext",
+)
+
+Json = Annotated[bool, Parameter(name="--json", negative="")]
+Flag = Annotated[bool, Parameter(negative="")]
+Widths = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
+
+
+@app.command
+def train(
+    source: str = "mini",
+    /,
+    *,
+    option: Annotated[list[str] | None, Parameter(name=["-o", "--option"], negative="")] = None,
+    out: Path | None = None,
+    resume: Flag = False,
+    workers: int | None = None,
+    device: str = "cpu",
+    data_root: Path | None = None,
+    tensorboard: Flag = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model that can be served at any width.
+
+    Examples:
+
+      splitmix train mini
+
+      splitmix train mini -o rounds=12 -o "budgets=1/8 1" --out runs/two
+
+      splitmix train my.toml -o seed=2 --out runs/mine --resume
+
+      splitmix train digits --data-root DATA
+
+    Parameters
+    ----------
+    source
+        A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).
+    option
+        A setting as key=value (see `splitmix settings`); may be given several times.
+    out
+        Folder of the run; default: a name made of the settings, under runs/.
+    resume
+        Go on where the run in the folder stopped, or begin it.
+    workers
+        Client processes; default: one per core.
+    device
+        cpu or cuda.
+    data_root
+        Folder of data sets; default: the variable SPLITMIX_DATA.
+    tensorboard
+        Log for TensorBoard too.
+    as_json
+        Print the result as JSON.
+    """
+    from splitmix.experiments.config import read_config
+    from splitmix.experiments.progress import Board, terminal_watcher
+    from splitmix.experiments.report import write_report
+    from splitmix.experiments.run import Watcher, run_in_folder
+    from splitmix.experiments.setup import set_up
+
+    config = read_config(source, option or ())
+    name = f"{Path(config.task).name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
+    folder = out or Path("runs") / name
+    setup = set_up(config, root=data_root)
+    watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
+    settings = {"workers": checked_workers(workers), "device": checked_device(device)}
+    command = shlex.join(["splitmix", *sys.argv[1:]])
+    run_in_folder(setup, folder, resume=resume, watchers=watchers, command=command, **settings)
+    page = write_report(folder)
+    show_run(folder, as_json)
+    if not as_json:
+        say(f"Pictures and details: {page}")
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Path,
+    /,
+    *,
+    width: Widths = None,
+    split: str = "test",
+    norm: str | None = None,
+    workers: int | None = None,
+    data_root: Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """Score a finished run at any width on its clients' images.
+
+    Examples:
+
+      splitmix eval runs/two
+
+      splitmix eval runs/two --width 1/8 3/8 1 --norm batch --json
+
+    Parameters
+    ----------
+    run
+        Folder of a finished run.
+    width
+        Widths to score; default: all.
+    split
+        Images: train, val or test.
+    norm
+        Statistics of the norms: batch, client or global; default: as trained.
+    workers
+        Client processes; default: one per core.
+    data_root
+        Folder of data sets; default: the variable SPLITMIX_DATA.
+    as_json
+        Print JSON.
+    """
+    from splitmix.experiments.evaluate import evaluate_run
+    from splitmix.experiments.tables import Column, percent
+
+    widths = [parse_width(text) for text in width or ()]
+    rows = evaluate_run(run, widths, split, norm, workers=checked_workers(workers), root=data_root)
+    flat = [{**row, **{f"in {name}": value for name, value in row["domains"].items()}} for row in rows]
+    columns = [
+        Column("width", "width"),
+        Column("bases", "bases"),
+        Column("accuracy", "accuracy %", percent),
+        Column("pooled", "pooled %", percent),
+        *(Column(f"in {name}", name, percent) for name in rows[0]["domains"]),
+    ]
+    caption = f"accuracy is the mean over clients; {rows[0]['norm']} statistics in the norms, {split} images"
+    show_rows(f"Accuracy of {run}", columns, flat if not as_json else rows, as_json, caption)
+
+
+@app.command
+def report(run: Path, /) -> None:
+    """Write report.html for a finished run and print its table.
+
+    Example: splitmix report runs/two
+
+    Parameters
+    ----------
+    run
+        Folder of a finished run.
+    """
+    from splitmix.experiments.report import write_report
+
+    page = write_report(run)
+    show_run(run, as_json=False)
+    say(f"Pictures and details: {page}")
+
+
+@app.command
+def cost(
+    net: str,
+    /,
+    *,
+    width: Widths = None,
+    atom: str = "1/8",
+    image: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Count what a net costs at each width: as a mix of bases, and as a single net of that width.
+
+    Examples:
+
+      splitmix cost digit
+
+      splitmix cost preresnet18 --width 1/4 1 --json
+
+    Parameters
+    ----------
+    net
+        A net (see `splitmix nets`), or your own as module:function.
+    width
+        Widths to count; default: 1/8, 1/4, 1/2 and 1.
+    atom
+        Width of one base.
+    image
+        Size of an image as HEIGHTxWIDTHxCHANNELS; default: the net's own.
+    as_json
+        Print JSON.
+    """
+    from splitmix.experiments.tables import Column, human
+    from splitmix.nets import find_net
+    from splitmix.nets.cost import cost_rows
+
+    build, base = find_net(net), parse_width(atom)
+    widths = [parse_width(text) for text in width or ("1/8", "1/4", "1/2", "1")]
+    for wanted in widths:
+        check_multiple(wanted, base)
+    rows = cost_rows(build, checked_image(net, build, image), base, widths)
+    columns = [
+        Column("width", "width"),
+        Column("bases", "bases"),
+        Column("parameters", "parameters", human),
+        Column("macs", "MACs", human),
+        Column("activations", "activations", human),
+        Column("single_parameters", "parameters of one net", human),
+        Column("single_macs", "MACs of one net", human),
+    ]
+    caption = "multiply-accumulates of convolutions and linears for one image; a mix of bases against one net as wide"
+    show_rows(f"Cost of {net}", columns, rows, as_json, caption)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; a user's mistake is one sentence on standard error, and exit code 2."""
+    import splitmix.cli_lists  # noqa: F401  (registers its commands)
+
+    sys.path.insert(0, "")  # a user's own nets live where the command is run
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except (UserError, CycloptsError) as mistake:
+        print(f"splitmix: {' '.join(str(mistake).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("splitmix: stopped; go on with --resume", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_run(folder: Path, as_json: bool) -> None:
+    from splitmix.experiments.records import read_result
+    from splitmix.experiments.tables import show, width_table
+
+    result = read_result(folder)
+    if as_json:
+        print(json.dumps(result, indent=1))
+    else:
+        show(width_table(result), Console())
+
+
+def show_rows(title: str, columns: Sequence[Any], rows: Sequence[Any], as_json: bool, caption: str = "") -> None:
+    """Print rows as a table, or as a JSON list."""
+    from splitmix.experiments.tables import Table, show
+
+    if as_json:
+        print(json.dumps(list(rows), indent=1))
+    else:
+        show(Table(title, columns, [[row[column.key] for column in columns] for row in rows], caption), Console())
+
+
+def say(text: str) -> None:
+    Console().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def checked_workers(workers: int | None) -> int:
+    from splitmix.engines.simulator import default_workers
+
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers {workers} is too few; give 1 or more")
+    return workers or default_workers()
+
+
+def checked_device(device: str) -> str:
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise unknown("device", device, ("cpu", "cuda"))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda was asked for, but PyTorch sees no GPU here; use --device cpu")
+    return device
+
+
+def checked_image(net: str, build: Any, image: str | None) -> tuple[int, ...]:
+    """The size of an image, given or the net's own."""
+    own = getattr(build, "image", None) or getattr(build(Width(1)), "image", None)
+    if image is None:
+        if own is None:
+            raise UserError(f"the net '{net}' does not say which images it takes; give --image, such as 32x32x3")
+        return tuple(own)
+    try:
+        height, width, channels = (int(part) for part in image.split("x"))
+    except ValueError:
+        raise UserError(
+            f"'{image}' is not the size of an image; write HEIGHTxWIDTHxCHANNELS, such as 32x32x3"
+        ) from None
+    return height, width, channels

@@ -1,0 +1,1 @@
+"""A trained model at run time: any width, nothing retrained, nothing reloaded."""
