@@ -136,9 +136,9 @@ def _notes(result: Result) -> Iterator[str]:
 
 def _origin(result: Result) -> Iterator[tuple[str, str]]:
     """All that is needed to make the run again, and to know its weights when they are found; as HTML."""
+    yield "Command", f"<code>{escape(plain(result.get('command')))}</code>"
     yield from ((name, escape(text)) for name, text in _settings(result))
-    for name, key in (("Command", "command"), ("SHA-256 of the weights", "weights_sha256")):
-        yield name, f"<code>{escape(plain(result.get(key)))}</code>"
+    yield "SHA-256 of the weights", f"<code>{escape(plain(result.get('weights_sha256')))}</code>"
 
 
 def _settings(result: Result) -> Iterator[tuple[str, str]]:
@@ -214,7 +214,7 @@ tr > :nth-child(3) { font-weight: 600 }
 .note { margin: .7rem 0 0; max-width: 62rem; font-size: .9rem; overflow-wrap: anywhere }
 .cards { columns: 2 460px; column-gap: 1.1rem }
 .cards > * { margin: 0 0 1.1rem; break-inside: avoid }
-figure { padding: .4rem; background: #fff; border: 1px solid var(--line); border-radius: 10px }
+figure { overflow: hidden; padding: .4rem; background: #fff; border: 1px solid var(--line); border-radius: 10px }
 svg { display: block; width: 100%; height: auto }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif !important }
 .notes { padding: .6rem .8rem; font-size: .95rem }
