@@ -10,7 +10,20 @@ from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import covering, window
 from splitmix.core.random import torch_rng_for
-from splitmix.core.types import Calibrate, Job, Part, Score, Tally, Train, Update, Weights, group_by_width
+from splitmix.core.types import (
+    Calibrate,
+    Job,
+    Part,
+    Score,
+    Tally,
+    Train,
+    Update,
+    Weights,
+    Width,
+    at_width,
+    group_by_width,
+    nested_width,
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,8 @@ def train_client(
     width = parts[0].width
     private = net.norm_names(width) if job.local_norms else set()
     names = net.parameter_names(width)
-    leaves = {n: v.clone().requires_grad_(n in names) for n, v in recall(download, parts, private, memory).items()}
+    start = recall(download, parts, private, memory)
+    leaves = {n: v.clone().requires_grad_(n in names) for n, v in start.items() if nested_width(n) is None}
     forward = Parts(net, job.parts, leaves)
     optimizer = torch.optim.SGD(
         [leaves[name] for name in leaves if name in names],
@@ -93,7 +107,7 @@ def train_client(
     trained = {name: value.detach() for name, value in leaves.items()}
     remember(trained, parts, private, memory)
     upload = {name: value for name, value in trained.items() if name not in private}
-    mean = float(torch.stack(losses).mean()) / len(job.parts)
+    mean = float(torch.stack(losses).mean()) / (getattr(objective, "terms", None) or len(job.parts))
     return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean})
 
 
@@ -105,17 +119,24 @@ class Parts:
     parts: tuple[Part, ...]
     leaves: Weights
 
-    def __call__(self, x: Tensor, robust: float = 0.0, *, training: bool = True) -> Sequence[Tensor]:
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        return tuple(width for width, _ in group_by_width(self.parts))
+
+    def __call__(
+        self, x: Tensor, robust: float = 0.0, *, training: bool = True, only: Sequence[int] | None = None
+    ) -> Sequence[Tensor]:
         whole = covering(self.parts)
         row = {part.base: i for i, part in enumerate(whole)}
+        groups = list(group_by_width(self.parts).values())
         logits = []
-        for (width, _), group in group_by_width(self.parts).items():
+        for group in groups if only is None else [groups[i] for i in only]:
             bases = [row[part.base] for part in group]
             picked = self.leaves
             if bases != list(range(len(whole))):
                 picked = {name: value[bases] for name, value in self.leaves.items()}
             entries = window(self.net, whole[0].width, picked, replace(group[0], shift=0))
-            logits.append(self.net.run(width, entries, x, robust, training=training))
+            logits.append(self.net.run(group[0].width, entries, x, robust, training=training))
         return logits
 
 
@@ -124,7 +145,8 @@ def score_client(job: Score, net: Net, download: Weights, data: ClientData, memo
     parts, split = parts_of(job), data.split(job.split)
     weights = recall(download, parts, net.norm_names(parts[0].width) if job.local_norms else set(), memory)
     if job.norm == "client":
-        weights = {**weights, **statistics(net, parts[0], weights, data.train, job.batch)}
+        wanted = tuple(part for mix in job.mixes for part in mix)
+        weights = {**weights, **nested_statistics(net, wanted, weights, data.train, job.batch)}
     correct = torch.zeros(len(job.mixes), dtype=torch.int64)
     for picks in torch.arange(len(split)).split(job.batch):
         x, y = split.batch(picks)
@@ -156,8 +178,7 @@ def mean_logits(logits: dict[Part, Tensor], mix: Sequence[Part]) -> Tensor:
 
 def calibrate_client(job: Calibrate, net: Net, download: Weights, data: ClientData) -> Update:
     """Moments of every norm's input on the client's own training images."""
-    parts = covering(job.parts)
-    found = statistics(net, parts[0], download, data.train, job.batch)
+    found = nested_statistics(net, job.parts, download, data.train, job.batch)
     return Update(0, job.client, job.parts, to_moments(found), len(data.train))
 
 
@@ -170,6 +191,17 @@ def statistics(net: Net, part: Part, weights: Weights, split: Split, batch: int)
         for name, value in net.measure(part.width, weights, x).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     return {name: (value / len(batches)).float() for name, value in total.items()}
+
+
+def nested_statistics(net: Net, parts: Sequence[Part], weights: Weights, split: Split, batch: int) -> Weights:
+    """Norm statistics of each width among the parts: a narrow net sees other sums than the wide one around it."""
+    full = covering(parts)[0].width
+    found: Weights = {}
+    for width in {part.width: None for part in parts}:
+        part = Part(0, width)
+        measured = statistics(net, part, window(net, full, weights, part), split, batch)
+        found |= {name if width == full else at_width(width, name): value for name, value in measured.items()}
+    return found
 
 
 def to_moments(stats: Weights) -> Weights:

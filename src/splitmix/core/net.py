@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from splitmix.core.random import torch_seed_for
-from splitmix.core.types import Layout, Weights, Width
+from splitmix.core.types import Layout, Weights, Width, nested_width
 
 Build = Callable[[Width], nn.Module]
 TorchNorm = nn.modules.batchnorm._BatchNorm
@@ -69,6 +69,7 @@ class Net:
         In training, and wherever the weights hold no statistics, the norms use those of the batch.
         """
         module = self.module(width, "stored" if self.has_statistics(width, weights) else "batch")
+        weights = {name: value for name, value in weights.items() if nested_width(name) is None}
         return self._run(module, weights, x, robust, training)
 
     def has_statistics(self, width: Width, weights: Weights) -> bool:

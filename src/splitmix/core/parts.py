@@ -7,7 +7,7 @@ from torch import Tensor
 
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.types import Layout, Part, Update, Weights, Width
+from splitmix.core.types import Layout, Part, Update, Weights, Width, at_width, nested_width
 
 Windows = tuple[Tensor, ...]  # for each axis of an entry, the numbers of the rows that belong to a part
 
@@ -19,28 +19,36 @@ def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
     (Part(base=0, width=Fraction(1, 2), shift=0),)
     """
     widest: dict[int, Part] = {}
+    shifts = set()
     for part in parts:
+        shifts.add(part.shift)
         if part.base not in widest or part.width > widest[part.base].width:
             widest[part.base] = part
     chosen = tuple(widest.values())
-    if len({(part.width, part.shift) for part in chosen}) != 1:
+    if len(shifts) != 1 or len({part.width for part in chosen}) != 1:
         raise UserError(f"the parts of one job must be nested or share one width and shift, got {chosen}")
     return chosen
 
 
 def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:
-    """Copy parts of one width and shift out of the weights, stacked in the given order."""
+    """Copy parts of one width and shift out of the weights, stacked in the given order, with what is nested in them."""
     bases = torch.tensor([part.base for part in parts])
     picked = {name: value.index_select(0, bases) for name, value in weights.items()}
-    return {name: value.contiguous() for name, value in window(net, layout.width, picked, parts[0]).items()}
+    nested = {name: value for name, value in picked.items() if (nested_width(name) or 1) < parts[0].width}
+    return {name: value.contiguous() for name, value in window(net, layout.width, picked, parts[0]).items()} | nested
 
 
 def window(net: Net, full: Width, weights: Weights, part: Part) -> Weights:
-    """The entries of a part, taken from stacked bases of the full width; differentiable, so nested parts share leaves."""
+    """The entries of a part, taken from stacked bases of the full width; differentiable, so nested parts share leaves.
+
+    Where the weights keep an entry for the part's own width (norm statistics), it takes the window's place.
+    """
+    whole = {name: value for name, value in weights.items() if nested_width(name) is None}
     if part.width == full:
-        return weights
+        return whole
     windows = windows_of(net, full, part)
-    return {name: _take(value, windows[name]) for name, value in weights.items()}
+    own = {name: weights.get(at_width(part.width, name)) for name in whole}
+    return {name: _take(value, windows[name]) if (kept := own[name]) is None else kept for name, value in whole.items()}
 
 
 def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update]) -> Weights:
@@ -51,23 +59,24 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
     """
     mean = {name: value.clone() for name, value in weights.items()}
     whole = [0] * layout.count  # samples that trained a base as a whole
-    seen: Weights = {}  # samples that trained an entry, once parts are narrower than a base
+    seen: Weights = {}  # samples that trained each entry, from the first part on that is narrower than a base
     for update in updates:
-        parts = covering(update.parts)
-        if parts[0].width == layout.width:
+        parts, samples = covering(update.parts), update.samples * update.weight
+        if parts[0].width == layout.width and not seen:
             for row, part in enumerate(parts):
-                whole[part.base] += update.samples
-                share = update.samples / whole[part.base]
+                whole[part.base] += samples
+                share = samples / whole[part.base]
                 for name, value in update.weights.items():
                     mean[name][part.base].lerp_(value[row], share)
             continue
         windows = windows_of(net, layout.width, parts[0])
         bases = torch.tensor([part.base for part in parts])
         for name, value in update.weights.items():
-            where = _mesh((bases, *windows[name]))
-            count = seen.setdefault(name, torch.zeros_like(mean[name]))
-            count[where] += update.samples
-            mean[name][where] = torch.lerp(mean[name][where], value, update.samples / count[where])
+            where = _where((bases, *windows[name]))
+            if name not in seen:
+                seen[name] = _counts(whole, mean[name])
+            seen[name][where] += samples
+            mean[name][where] = torch.lerp(mean[name][where], value, samples / seen[name][where])
     return mean
 
 
@@ -83,6 +92,12 @@ def windows_of(net: Net, full: Width, part: Part) -> dict[str, Windows]:
     }
 
 
+def _counts(whole: Sequence[int], like: Tensor) -> Tensor:
+    """The samples that trained each base, for each of its entries."""
+    samples = torch.tensor(whole, dtype=like.dtype, device=like.device)
+    return samples.view(-1, *[1] * (like.dim() - 1)).expand_as(like).clone()
+
+
 def _window(have: int, want: int, shift: int, block: int) -> Tensor:
     """Rows of one axis: `want` of `have`; rows come in blocks where a channel was flattened with its pixels."""
     if have == want:
@@ -95,13 +110,19 @@ def _take(value: Tensor, windows: Windows) -> Tensor:
     for axis, rows in enumerate(windows, start=1):
         if len(rows) == value.shape[axis]:
             continue
-        if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+        if _consecutive(rows):
             value = value.narrow(axis, int(rows[0]), len(rows))
         else:
             value = value.index_select(axis, rows)
     return value
 
 
-def _mesh(axes: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Index tensors that pick the outer product of the rows of every axis."""
+def _where(axes: Windows) -> tuple[slice | Tensor, ...]:
+    """An index that picks the outer product of the rows of every axis: slices if they will do, they are much faster."""
+    if all(_consecutive(rows) for rows in axes):
+        return tuple(slice(int(rows[0]), int(rows[-1]) + 1) for rows in axes)
     return tuple(rows.view([-1 if i == axis else 1 for i in range(len(axes))]) for axis, rows in enumerate(axes))
+
+
+def _consecutive(rows: Tensor) -> bool:
+    return bool((rows.diff() == 1).all())

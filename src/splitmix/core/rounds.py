@@ -101,10 +101,9 @@ def federate(
         plan = replace(how.plan, lr=how.plan.lr * how.schedule(round, how.rounds))
         jobs = make_jobs(method.assign(round, cohort), cohort, round, plan, how)
         losses: list[float] = []
-        updates = observed(engine.run(weights, jobs), losses)
+        updates = observed(engine.run(weights, jobs), losses, getattr(method, "weigh", weigh_once))
         weights = merge(net, method.layout, weights, updates)
-        sizes = {name: value[0].numel() for name, value in weights.items()}
-        moved = sum(len(covering(job.parts)) for job in jobs) * sum(sizes.values())
+        moved = sum(parameters_of(net, weights, covering(job.parts)) for job in jobs)
         loss = sum(losses) / max(1, len(losses))
         on_round(RoundReport(round, weights, plan.lr, len(cohort), loss, moved, perf_counter() - began))
     return weights
@@ -126,8 +125,20 @@ def make_jobs(
     return sorted(jobs, key=lambda job: (-samples[job.client] * sum(part.width for part in job.parts), job.client))
 
 
-def observed(updates: Iterable[Any], losses: list[float]) -> Iterator[Update]:
-    """Pass updates on, noting their losses."""
+def observed(
+    updates: Iterable[Any], losses: list[float], weigh: Callable[[tuple[Part, ...]], int]
+) -> Iterator[Update]:
+    """Pass updates on, weighed by the server, noting their losses."""
     for update in updates:
         losses.append(update.metrics["loss"])
-        yield update
+        yield replace(update, weight=weigh(update.parts))
+
+
+def weigh_once(parts: tuple[Part, ...]) -> int:
+    """Every client counts once for each of its samples, whatever it trained."""
+    return 1
+
+
+def parameters_of(net: Net, weights: Weights, parts: Sequence[Part]) -> int:
+    """Numbers in a download of parts of one width."""
+    return len(parts) * sum(shape.numel() for name, shape in net.shapes(parts[0].width).items() if name in weights)

@@ -7,7 +7,7 @@ from splitmix.core.client import from_moments
 from splitmix.core.method import Engine
 from splitmix.core.net import Net
 from splitmix.core.parts import merge
-from splitmix.core.types import Calibrate, Layout, Part, Score, Tally, Weights, Width
+from splitmix.core.types import Calibrate, Layout, Part, Score, Tally, Weights, Width, at_width
 
 Mix = tuple[Part, ...]
 
@@ -80,12 +80,18 @@ def order_bases(
 def calibrate(
     engine: Engine, net: Net, layout: Layout, weights: Weights, clients: Sequence[int], batch: int
 ) -> Weights:
-    """Fixed norm statistics for all bases: each client's moments on its own training images, averaged ("post average")."""
-    parts = tuple(Part(base, layout.width) for base in range(layout.count))
+    """Fixed norm statistics for all bases: each client's moments on its own training images, averaged ("post average").
+
+    Nets that are nested in a base have statistics of their own, under the names that `at_width` gives.
+    """
+    widths = (layout.width, *layout.nested)
+    parts = tuple(Part(base, width) for width in widths for base in range(layout.count))
     blank = {
-        name: weights[next(iter(weights))].new_zeros((layout.count, *shape))
-        for name, shape in net.shapes(layout.width).items()
-        if name in net.statistic_names(layout.width)
+        name if width == layout.width else at_width(width, name): weights[next(iter(weights))].new_zeros(
+            (layout.count, *net.shapes(width)[name])
+        )
+        for width in widths
+        for name in net.statistic_names(width)
     }
     updates = engine.run(weights, [Calibrate(client, parts, batch) for client in clients])
     return from_moments(merge(net, layout, blank, updates))

@@ -46,10 +46,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the server's weights are made up: `count` nets of one width."""
+    """How the server's weights are made up: `count` nets of one width, which may hold narrower nets to be served."""
 
     count: int
     width: Width
+    nested: tuple[Width, ...] = ()  # the narrower ones are leading windows, with norm statistics of their own
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class Update:
     weights: Weights
     samples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    weight: int = 1  # how often its samples count in the mean: the server's decision, whatever the client says
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,21 @@ class Calibrate:
 
 
 Job = Train | Score | Calibrate
+
+
+def at_width(width: Width, name: str) -> str:
+    """Under which name weights keep an entry of a nested width, beside the same entry of the whole net.
+
+    >>> at_width(Width(1, 8), "norm1.clean.running_mean")
+    '1/8:norm1.clean.running_mean'
+    """
+    return f"{width}:{name}"
+
+
+def nested_width(name: str) -> Width | None:
+    """The nested width that an entry belongs to; None for those of the whole net."""
+    width, colon, _ = name.partition(":")
+    return Width(width) if colon else None
 
 
 def group_by_width(parts: Iterable[Part]) -> dict[tuple[Width, int], tuple[Part, ...]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from splitmix.core.files import write_atomically
 from splitmix.experiments import figures
 from splitmix.experiments.records import Result, Row, domain_names, main_scores, read_config, read_metrics, read_result
-from splitmix.experiments.tables import NORMS, percent, plain, width_table
+from splitmix.experiments.tables import norm_text, percent, plain, width_table
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -115,12 +115,8 @@ def _notes(result: Result) -> Iterator[str]:
     if last.get("pooled") is not None:
         note += f" If each image counts the same, {_share(last['width'])} reaches {percent(last['pooled'])} %."
     yield note
-    norm = last.get("norm", "stored")
-    yield f"The norm layers use {NORMS.get(norm, norm)}." + (
-        " An answer may then depend on the other images in the batch, and single images may fare worse."
-        if norm == "batch"
-        else ""
-    )
+    batch = " An answer may then depend on the other images in the batch, and single images may fare worse."
+    yield f"The norm layers use {norm_text(result)}." + batch * (last.get("norm") == "batch")
     images = sum(client.get("test", 0) for client in clients)
     if images:
         mean = images / len(clients)
@@ -145,7 +141,7 @@ def _settings(result: Result) -> Iterator[tuple[str, str]]:
     get = result.get
     yield "Data", plain(get("data"))
     yield "Method", f"{plain(get('method'))}, atom {plain(get('atom'))}; net {plain(get('net'))}"
-    yield "Norms", plain(get("norm")) + (f": {result['norm_text']}" if "norm_text" in result else "")
+    yield "Norms", f"{plain(get('norm'))}; the table uses {norm_text(result)}"
     yield "Rounds", plain(get("rounds")) + (f", kept: {result['best_round']}" if _kept(result) else "")
     yield "Seed", plain(get("seed"))
     if "bases" in result:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 NORMS = {
-    "batch": "the statistics of the batch of test images itself",
-    "client": "the statistics each client took from its own training images",
-    "global": "one set of statistics, averaged over the clients",
-    "stored": "the statistics stored with the weights",
+    "batch": "statistics of the test batch itself",
+    "client": "fixed statistics that each client took from its own training images",
+    "global": "one set of fixed statistics for all clients",
+    "tracked": "running statistics, averaged by the server",
+    "local": "running statistics that never leave the client",
+    "stored": "statistics stored with the weights",
 }
 
 
@@ -198,15 +200,19 @@ def width_table(result: Result) -> Table:
     return Table(title, columns, rows, _caption(result, main, [key for key, _ in others]))
 
 
+def norm_text(result: Result) -> str:
+    """Which norm statistics the main scores use, in words."""
+    norm = next(iter(score_groups(result)))[0]
+    return result.get("norm_text", NORMS.get(norm, norm)).rstrip(".")
+
+
 def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, str]]) -> str:
     """How the numbers were made, in sentences."""
     norm, split = main
     sentences = [f"Accuracy is the mean over {len(result['clients'])} clients, each on its own {split} images."]
-    sentences.append(f"Norms use {NORMS.get(norm, norm)}.")
+    sentences.append(f"Norms use {norm_text(result)}.")
     beside = dict.fromkeys(name for name, _ in others if name != norm)
     sentences += [f"'{name} norms' use {NORMS.get(name, name)}." for name in beside]
-    if "norm_text" in result:
-        sentences.append(f"Norm mode of the run: {result['norm_text'].rstrip('.')}.")
     sentences.append(f"Seed {result.get('seed', '-')}, {result.get('rounds', '-')} rounds.")
     if "data" in result:
         sentences.append(f"Data: {result['data'].rstrip('.')}.")

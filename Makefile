@@ -1,0 +1,38 @@
+# Two commands do everything: `make demo` and `make test`. Each sets up its own virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: help demo test test-fast check bench clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## train on the embedded task, serve every width, write a report (about 3 minutes)
+	$(BIN)/splitmix train configs/demo.toml --out runs/demo --resume
+
+test: $(READY)  ## all tests
+	$(BIN)/python -m pytest -n 2
+
+test-fast: $(READY)  ## the tests without the slow ones (under a minute)
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+check: $(READY)  ## format, lint, types and tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+bench: $(READY)  ## speed against a plain reference; writes benchmarks/latest.json
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove what was made
+	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

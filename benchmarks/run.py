@@ -1,0 +1,190 @@
+"""Speed and memory, as ratios against a plain reference in the same run: machines differ and are noisy.
+
+python benchmarks/run.py            all of it (about five minutes on two cores); writes benchmarks/latest.json
+python benchmarks/run.py digit      one of: digit preresnet18 merge score memory
+"""
+
+import json
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # the reference too must not spin on a shared machine
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from reference import digit_net, plain_round, preresnet18
+
+from splitmix.core.files import write_atomically
+from splitmix.core.net import Net
+from splitmix.core.objective import Plain
+from splitmix.core.parts import merge
+from splitmix.core.rounds import Federation, federate
+from splitmix.core.score import Question, ask
+from splitmix.core.types import Part, Plan, Update, Width
+from splitmix.data.budgets import parse_budgets
+from splitmix.data.task import Domain, make_task
+from splitmix.engines.clients import TaskClients
+from splitmix.engines.simulator import Simulator, default_workers
+from splitmix.methods.splitmix import SplitMix
+from splitmix.nets import NETS
+
+HERE = Path(__file__).parent
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation to be timed."""
+
+    net: str
+    side: int
+    clients: int
+    samples: int
+    batch: int
+    plain: Callable[[float], torch.nn.Module]
+    training_flops: float  # of one sample through one base: forward and backward
+
+    def parts(self) -> tuple[SplitMix, Net, TaskClients]:
+        rng = np.random.default_rng(0)
+        rows = self.clients * self.samples
+        images = rng.integers(0, 256, (rows, self.side, self.side, 3), dtype=np.uint8)
+        labels = np.arange(rows) % 10
+        domain = Domain("random", images, labels, images[: self.clients * 2], labels[: self.clients * 2])
+        task = make_task("random", [domain], clients=self.clients, partition="iid", val_ratio=0.0, net=self.net)
+        clients = TaskClients(task, parse_budgets("1/8 1/4 1/2 1", clients=self.clients))
+        return SplitMix(), Net(NETS[self.net]), clients
+
+
+SETTINGS = {
+    "digit": Setting("digit", 28, 50, 111, 32, digit_net, 6 * 1_158_528),
+    "preresnet18": Setting("preresnet18", 32, 8, 450, 128, preresnet18, 6 * 8_872_576),
+}
+
+
+def whole_round(name: str) -> dict[str, Any]:
+    """Data, download, training and merge of a round, ours against the plain reference, taken in turns."""
+    setting = SETTINGS[name]
+    method, net, clients = setting.parts()
+    weights = net.init(method.layout, 0)
+    bases = [setting.plain(1 / 8) for _ in range(8)]
+    task = clients.task
+    arrays = [(task.train.images[s.train], task.train.labels[s.train]) for s in task.shards]
+    plan = Plan(batch=setting.batch)
+    ours, plain = [], []
+    with Simulator(net, method.layout, clients, Plain(), default_workers()) as engine:
+        for round in range(REPEATS + 1):  # the first only warms up
+            assigned = method.assign(round, clients.profiles(round))
+            numbers = [[part.base for part in assigned[client]] for client in range(setting.clients)]
+            plain.append(_timed(lambda n=numbers: plain_round(bases, arrays, n, batch=setting.batch, lr=0.1)))
+            how = Federation(round + 1, plan)
+            ours.append(_timed(lambda r=round, h=how: federate(method, engine, net, weights, h, start=r)))
+    base_trainings = sum(map(len, numbers))
+    flops = base_trainings * setting.samples * setting.training_flops
+    ratios = [p / o for p, o in zip(plain[1:], ours[1:], strict=True)]
+    return {
+        "seconds": median(ours[1:]),
+        "plain_seconds": median(plain[1:]),
+        "ratio": median(ratios),
+        "ratios": ratios,
+        "share_of_matmul_peak": flops / median(ours[1:]) / _matmul_peak(),
+        "plain_share_of_matmul_peak": flops / median(plain[1:]) / _matmul_peak(),
+    }
+
+
+def merging() -> dict[str, Any]:
+    """Time of merging one client's update (the mean over budgets of a quarter each), one update in memory."""
+    method, net = SplitMix(), Net(NETS["digit"])
+    weights = net.init(method.layout, 0)
+    updates = []
+    for client in range(40):
+        parts = tuple(Part(base, method.atom) for base in range((1, 2, 4, 8)[client % 4]))
+        updates.append(Update(0, client, parts, {n: v[: len(parts)] + 0.01 for n, v in weights.items()}, 111))
+    times = [_timed(lambda: merge(net, method.layout, weights, iter(updates))) for _ in range(REPEATS + 1)]
+    return {"milliseconds_per_client": 1e3 * median(times[1:]) / len(updates)}
+
+
+def scoring() -> dict[str, Any]:
+    """All eight widths in one go against the widest alone: both are one pass over the bases."""
+    method, net, clients = SETTINGS["digit"].parts()
+    weights = net.init(method.layout, 0)
+    numbers = tuple(range(len(clients.task.shards)))
+    question = Question("train")
+    with Simulator(net, method.layout, clients, Plain(), default_workers()) as engine:
+        every = [method.compose(width) for width in method.widths]
+        each, widest = [], []
+        for _ in range(REPEATS + 1):
+            each.append(_timed(lambda: ask(engine, weights, every, numbers, question)))
+            widest.append(_timed(lambda: ask(engine, weights, every[-1:], numbers, question)))
+    ratios = [a / b for a, b in zip(each[1:], widest[1:], strict=True)]
+    return {"all_widths_over_widest_alone": median(ratios), "ratios": ratios}
+
+
+def memory() -> dict[str, Any]:
+    """Peak memory with 10,000 registered clients over that with 1,000: the same images, 100 clients a round."""
+    peaks = {}
+    for clients in (1_000, 10_000):
+        command = [sys.executable, __file__, "--peak", str(clients)]
+        peaks[clients] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ratio = {side: peaks[10_000][side] / peaks[1_000][side] for side in ("server", "worker")}
+    return {"peak_mb_1000": peaks[1_000], "peak_mb_10000": peaks[10_000], "ratio": ratio}
+
+
+def _peak(clients: int) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (60_000, 28, 28, 3), dtype=np.uint8)
+    domain = Domain("random", images, np.arange(60_000) % 10, images[:clients], np.arange(clients) % 10)
+    task = make_task("random", [domain], clients=clients, partition="iid", val_ratio=0.0)
+    del images, domain
+    method, net = SplitMix(), Net(NETS["digit"])
+    holders = TaskClients(task, parse_budgets("1/8 1/4 1/2 1", clients=clients))
+    with Simulator(net, method.layout, holders, Plain(), default_workers()) as engine:
+        federate(method, engine, net, net.init(method.layout, 0), Federation(3, cohort=100))
+    server = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return {"server": server, "worker": worker}
+
+
+def _matmul_peak() -> float:
+    """Flops per second of a large matrix product on all threads."""
+    a = torch.rand(1024, 1024)
+    return 2 * 1024**3 / min(_timed(lambda: a @ a) for _ in range(20))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = perf_counter()
+    call()
+    return perf_counter() - began
+
+
+BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
+    "digit": lambda: whole_round("digit"),
+    "preresnet18": lambda: whole_round("preresnet18"),
+    "merge": merging,
+    "score": scoring,
+    "memory": memory,
+}
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--peak"]:
+        print(json.dumps(_peak(int(sys.argv[2]))))
+        return
+    results: dict[str, Any] = {"threads": torch.get_num_threads(), "workers": default_workers()}
+    for name in sys.argv[1:] or BENCHMARKS:
+        results[name] = BENCHMARKS[name]()
+        print(f"{name}: {json.dumps(results[name], default=str)}", flush=True)
+    if not sys.argv[1:]:
+        write_atomically(HERE / "latest.json", (json.dumps(results, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m splitmix` is the command line too."""
+
+from splitmix.cli import main
+
+main()

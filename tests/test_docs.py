@@ -1,0 +1,53 @@
+"""The code blocks of the documentation run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+CODE = [(page, text) for page in PAGES for text in blocks(page, "python")]
+COMMANDS = [
+    shlex.split(line, comments=True)[1:]
+    for page in PAGES
+    for text in blocks(page, "sh")
+    for line in text.splitlines()
+    if line.startswith("splitmix ")
+]
+
+
+@pytest.mark.parametrize(("page", "code"), CODE, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(CODE)])
+def test_a_python_block_runs(page: Path, code: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_example_is_short() -> None:
+    code = blocks(ROOT / "README.md", "python")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+
+
+@pytest.mark.slow
+def test_the_commands_of_all_pages_run_one_after_the_other(tmp_path: Path) -> None:
+    assert COMMANDS
+    for words in COMMANDS:
+        smaller = ["-o", "rounds=1", "-o", "clients=4"] if words[0] == "train" else []
+        command = [sys.executable, "-m", "splitmix", *words, *smaller]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
