@@ -151,10 +151,10 @@ def draw_line(axes: "Axes", line: Line, colour: str, **settings: Any) -> None:
     axes.plot([x for x, _ in line], [y for _, y in line], color=colour, **settings)
 
 
-def mark_round(axes: "Axes", best: int | None, line: Line) -> None:
+def mark_round(axes: "Axes", best: int, line: Line) -> None:
     """A thin line at the round whose weights were kept, if it is one of those drawn."""
     first, last = line[0][0], line[-1][0]
-    if best is not None and first <= best <= last:
+    if first <= best <= last:
         axes.axvline(best, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
         left = 2 * best > first + last
         axes.annotate(

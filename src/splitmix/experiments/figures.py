@@ -32,11 +32,14 @@ __all__ = ["NothingToDrawError", "Picture", "budgets", "by_domain", "convergence
 
 @in_style
 def convergence(metrics: Sequence[Row], *, split: str = "val", best_round: int | None = None) -> Picture:
-    """Accuracy by round, one line per width, light to dark; `best_round` is marked."""
+    """Accuracy by round, one line per width, light to dark; `best_round` is marked.
+
+    Files count rounds from 0, people from 1.
+    """
     lines: dict[str, Line] = {}
     for row in metrics:
         if row["kind"] == "score" and row.get("split", "val") == split and math.isfinite(row["accuracy"]):
-            lines.setdefault(row["width"], []).append((row["round"], 100 * row["accuracy"]))
+            lines.setdefault(row["width"], []).append((row["round"] + 1, 100 * row["accuracy"]))
     if not lines:
         raise NothingToDrawError(f"the run has no {split} scores to draw")
     widths = sorted(lines, key=parse_width)
@@ -48,7 +51,8 @@ def convergence(metrics: Sequence[Row], *, split: str = "val", best_round: int |
     for i, width in enumerate(widths):
         marker = "o" if len(lines[width]) < 3 else None
         drawing.draw_line(axes, lines[width], colours[i], marker=marker, zorder=2 + i)
-    drawing.mark_round(axes, best_round, lines[widths[-1]])
+    if best_round is not None:
+        drawing.mark_round(axes, best_round + 1, lines[widths[-1]])
     axes.set_xlabel("round")
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     drawing.label_ends(axes, [(width, lines[width]) for width in widths], colours)
@@ -99,7 +103,8 @@ def tradeoff(result: Result) -> Picture:
     drawing.draw_line(axes, lines[0][1], PALE, zorder=3)
     for i, (point, score) in enumerate(zip(lines[0][1], scores, strict=True)):
         axes.plot(*point, "o", color=shade(i, len(scores)), markersize=7, zorder=4, clip_on=False)
-        axes.annotate(score["width"], point, xytext=(-3, 6), textcoords="offset points", ha="right")
+        above = i == 0 or point[1] >= lines[0][1][i - 1][1]
+        axes.annotate(score["width"], point, (-3, 6 if above else -14), textcoords="offset points", ha="right")
     axes.set_xlabel(f"MACs per image{unit}")
     axes.margins(y=0.12)
     axes.set_xlim(left=0)

@@ -125,7 +125,7 @@ def _notes(result: Result) -> Iterator[str]:
             "look at groups of clients before single ones."
         )
     if _kept(result):
-        yield f"The weights of round {result['best_round']} were kept, by their accuracy on validation images."
+        yield f"The weights of round {result['best_round'] + 1} were kept, by their accuracy on validation images."
     yield "This is one run with one seed. Another seed moves every number a little; compare methods over several."
     yield "Milliseconds are those of one image at a time on the computer of this run; parameters and MACs are counted."
 
@@ -142,7 +142,7 @@ def _settings(result: Result) -> Iterator[tuple[str, str]]:
     yield "Data", plain(get("data"))
     yield "Method", f"{plain(get('method'))}, atom {plain(get('atom'))}; net {plain(get('net'))}"
     yield "Norms", f"{plain(get('norm'))}; the table uses {norm_text(result)}"
-    yield "Rounds", plain(get("rounds")) + (f", kept: {result['best_round']}" if _kept(result) else "")
+    yield "Rounds", plain(get("rounds")) + (f", of which {result['best_round'] + 1} was kept" if _kept(result) else "")
     yield "Seed", plain(get("seed"))
     if "bases" in result:
         yield "Order of bases", f"{plain(get('order'))}: {', '.join(map(str, result['bases']))}"
