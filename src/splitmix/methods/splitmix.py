@@ -7,12 +7,14 @@ from splitmix.core.errors import UserError
 from splitmix.core.random import rng_for
 from splitmix.core.types import Layout, Part, Profile, Setting, Width, check_multiple
 
+EIGHTH = Width(1, 8)
+
 
 @dataclass(frozen=True)
 class SplitMix:
     """`count` bases of width `atom`; `order` names them from first to last to be mixed."""
 
-    atom: Width = Width(1, 8)
+    atom: Width = EIGHTH
     count: int = 8
     seed: int = 0
     order: tuple[int, ...] = ()
@@ -54,8 +56,8 @@ class SplitMix:
         first = cycle(self.seed, self.count, position)
         others = [base for base in range(self.count) if base != first]
         more = min(int(profile.budget / self.atom), self.count) - 1
-        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, more, replace=False) if more else []
-        return tuple(Part(int(base), self.atom) for base in sorted([first, *drawn]))
+        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, more, replace=False)
+        return tuple(Part(base, self.atom) for base in sorted([first, *drawn.tolist()]))
 
 
 def cycle(seed: int, count: int, position: int) -> int:

@@ -1,6 +1,8 @@
 """The Digit CNN (28x28 images): three convolutions and three linears, each but the last behind a batch norm."""
 
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +14,7 @@ class Digit(nn.Module):
     """FedBN's CNN for digits at any width."""
 
     stackable = True
-    blocks = {"fc1.weight": 49}  # the last feature map is 7x7
+    blocks: ClassVar[Mapping[str, int]] = {"fc1.weight": 49}  # the last feature map is 7x7
     image = (28, 28, 3)
 
     def __init__(self, width: Fraction, *, classes: int = 10, dual: bool = False, rescale_layers: bool = True) -> None:

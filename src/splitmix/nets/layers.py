@@ -1,4 +1,4 @@
-"""Layers that run several bases at once: every entry has a leading base axis, activations are (batch, base*channels, ...).
+"""Layers that run several bases at once: entries have a leading base axis, activations are (batch, base*channels, ...).
 
 A fresh layer holds one base. Give it entries stacked over n bases (`torch.func.functional_call`) and it computes all n
 side by side: grouped convolutions, batched linears, norms over n*C channels. This is the block-diagonal net of the
