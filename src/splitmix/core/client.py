@@ -148,7 +148,7 @@ def score_client(job: Score, net: Net, download: Weights, data: ClientData, memo
         wanted = tuple(part for mix in job.mixes for part in mix)
         weights = {**weights, **nested_statistics(net, wanted, weights, data.train, job.batch)}
     correct = torch.zeros(len(job.mixes), dtype=torch.int64)
-    for picks in torch.arange(len(split)).split(job.batch):
+    for picks in even_batches(len(split), job.batch):
         x, y = split.batch(picks)
         with torch.inference_mode():
             logits = part_logits(net, weights, job.mixes, x, job.robust)

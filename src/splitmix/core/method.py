@@ -1,14 +1,22 @@
 """The two protocols: a method says who trains what, an engine carries jobs to clients and answers back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from splitmix.core.objective import Objective
 from splitmix.core.types import Job, Layout, Part, Profile, Weights, Width
 
 
 class Method(Protocol):
-    """A federated algorithm: how the weights are laid out, who trains what, and which parts make up a width."""
+    """A federated algorithm: how the weights are laid out, who trains what, and which parts make up a width.
+
+    A method may have more to say, by what it has besides:
+    `order`, the bases from first to last to be mixed (see `with_order`);
+    `objective(given)`, the local loss in place of the one that was given (see `local_objective`);
+    `weigh(parts)`, how often the samples of a client that trained these parts count in the mean;
+    `respects_budgets = False`, if it hands out more than a client's budget (see `respects_budgets`).
+    """
 
     @property
     def layout(self) -> Layout: ...
@@ -45,3 +53,14 @@ def with_order(method: Method, order: tuple[int, ...]) -> Method:
         return method
     ordered: Method = replace(method, order=order)  # type: ignore[type-var]
     return ordered
+
+
+def local_objective(method: Method, given: Objective) -> Objective:
+    """The loss that a client minimises under this method, where the config asks for `given`."""
+    own: Callable[[Objective], Objective] | None = getattr(method, "objective", None)
+    return given if own is None else own(given)
+
+
+def respects_budgets(method: Method) -> bool:
+    """Whether no client has to train more than its budget."""
+    return bool(getattr(method, "respects_budgets", True))

@@ -1,7 +1,6 @@
 """A net at any width, run as a pure function of its weights: all bases of one width in one call."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -97,11 +96,11 @@ class Net:
         most = getattr(module, "stack", bases) if training else bases  # what pays off in training
         size = min(bases, most) if self.stacked else 1
         if size >= bases:
-            return _stacked_call(module, weights, x, robust, bases)
-        pieces = {name: value.split(size) for name, value in weights.items()}
-        chunks = range((bases + size - 1) // size)
-        run = partial(_stacked_call, module, robust=robust)
-        return torch.cat([run({n: p[i] for n, p in pieces.items()}, _images(x, i, size, bases)) for i in chunks])
+            return _stacked_call(module, weights, x, robust)
+        pieces = {name: torch.split(value, size) for name, value in weights.items()}
+        images = torch.split(x, size) if x.dim() == 5 else [x] * -(-bases // size)
+        chunks = [{name: piece[i] for name, piece in pieces.items()} for i in range(len(images))]
+        return torch.cat([_stacked_call(module, w, i, robust) for w, i in zip(chunks, images, strict=True)])
 
     def _fresh(self, width: Width, address: tuple[int, int], rescale: bool, tracked: bool) -> Weights:
         with torch.random.fork_rng(devices=[]):
@@ -139,14 +138,14 @@ def _with_norms(module: nn.Module, norm: str) -> nn.Module:
             layer.num_batches_tracked = None
             layer.track_running_stats = norm != "batch"
         if is_norm(layer) and norm == "batch":
-            layer.running_mean, layer.running_var = None, None
+            layer.running_mean, layer.running_var = None, None  # type: ignore[assignment]
         if is_norm(layer) and norm == "measure":
             layer.momentum = 1.0  # type: ignore[assignment]
     return module
 
 
 def _rescaled_names(module: nn.Module) -> list[str]:
-    """Weights and biases of all layers but the first and the norms; default init times sqrt(r) has fan-in of the x1 net."""
+    """Weights and biases of all layers but the first and the norms: these start as in the full net, times sqrt(r)."""
     layers = [
         prefix
         for prefix, layer in module.named_modules()
@@ -162,15 +161,12 @@ def _stackable(module: nn.Module) -> bool:
     return bool(getattr(module, "stackable", False))
 
 
-def _stacked_call(module: nn.Module, weights: Weights, x: Tensor, robust: Any, bases: int | None = None) -> Tensor:
-    bases = bases or next(iter(weights.values())).shape[0]
+def _stacked_call(module: nn.Module, weights: Weights, x: Tensor, robust: Any) -> Tensor:
+    bases = next(iter(weights.values())).shape[0]
     if x.dim() == 5:  # own images for each base: (base, batch, channel, height, width)
         x = x.transpose(0, 1).flatten(1, 2)
-    return _call(module, weights, x, robust).unflatten(1, (bases, -1)).transpose(0, 1)
-
-
-def _images(x: Tensor, chunk: int, size: int, bases: int) -> Tensor:
-    return x[chunk * size : (chunk + 1) * size] if x.dim() == 5 else x
+    logits = _call(module, weights, x, robust)
+    return logits.reshape(len(logits), bases, -1).transpose(0, 1)
 
 
 def _call(module: nn.Module, weights: Weights, x: Tensor, robust: Any) -> Tensor:

@@ -110,10 +110,8 @@ def _take(value: Tensor, windows: Windows) -> Tensor:
     for axis, rows in enumerate(windows, start=1):
         if len(rows) == value.shape[axis]:
             continue
-        if _consecutive(rows):
-            value = value.narrow(axis, int(rows[0]), len(rows))
-        else:
-            value = value.index_select(axis, rows)
+        leads = _consecutive(rows)
+        value = value.narrow(axis, int(rows[0]), len(rows)) if leads else value.index_select(axis, rows)
     return value
 
 

@@ -125,9 +125,7 @@ def make_jobs(
     return sorted(jobs, key=lambda job: (-samples[job.client] * sum(part.width for part in job.parts), job.client))
 
 
-def observed(
-    updates: Iterable[Any], losses: list[float], weigh: Callable[[tuple[Part, ...]], int]
-) -> Iterator[Update]:
+def observed(updates: Iterable[Any], losses: list[float], weigh: Callable[[tuple[Part, ...]], int]) -> Iterator[Update]:
     """Pass updates on, weighed by the server, noting their losses."""
     for update in updates:
         losses.append(update.metrics["loss"])

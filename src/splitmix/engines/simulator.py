@@ -5,12 +5,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
+from numpy.typing import NDArray
+
 from splitmix.core.client import ClientData, Memory, execute, parts_of
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
 from splitmix.core.types import Job, Layout, Profile, Update, Weights
 from splitmix.engines.workers import Workers, one_thread
+
+Arrays = dict[str, NDArray[Any]]
 
 
 class Clients(Protocol):
@@ -74,15 +79,15 @@ class Simulator:
         if self._pool is None:
             size = sum(value.numel() * value.element_size() for value in weights.values())
             self._pool = Workers(self._task, 2 * size + (1 << 20), self.workers)  # room for statistics and memories
-        tasks = ((job, flat(self.memories.get(job.client, {}))) for job in jobs)
-        for job, (answer, tensors) in zip(jobs, self._pool.run(weights, tasks), strict=True):
-            memory, upload = unflat(tensors)
+        tasks = ((job, arrays(flat(self.memories.get(job.client, {})))) for job in jobs)
+        for job, (answer, returned) in zip(jobs, self._pool.run(weights, tasks), strict=True):
+            memory, upload = unflat(returned)
             self._keep(job.client, memory)
             yield replace(answer, weights=upload) if isinstance(answer, Update) else answer
 
-    def _task(self, weights: Weights, task: tuple[Job, Weights]) -> tuple[Any, Weights]:
+    def _task(self, weights: Weights, task: tuple[Job, Arrays]) -> tuple[Any, Weights]:
         job, kept = task
-        memory, _ = unflat(kept)
+        memory, _ = unflat(tensors(kept))
         answer = self._work(weights, job, memory)
         if isinstance(answer, Update):
             return replace(answer, weights={}), {**answer.weights, **flat(memory)}
@@ -98,16 +103,25 @@ def moved(weights: Weights, device: str) -> Weights:
     return {name: value.to(device) for name, value in weights.items()}
 
 
+def arrays(weights: Weights) -> Arrays:
+    """As arrays, which travel through a pipe by value; every tensor would hold a file open on both sides."""
+    return {name: value.numpy() for name, value in weights.items()}
+
+
+def tensors(kept: Arrays) -> Weights:
+    return {name: torch.from_numpy(value) for name, value in kept.items()}
+
+
 def flat(memory: Memory) -> Weights:
     """A client's memory as named tensors."""
     return {f"memory/{base}/{name}": value for base, norms in memory.items() for name, value in norms.items()}
 
 
-def unflat(tensors: Weights) -> tuple[Memory, Weights]:
+def unflat(named: Weights) -> tuple[Memory, Weights]:
     """Split named tensors into a client's memory and the rest."""
     memory: Memory = {}
     rest: Weights = {}
-    for key, value in tensors.items():
+    for key, value in named.items():
         if key.startswith("memory/"):
             _, base, name = key.split("/", 2)
             memory.setdefault(int(base), {})[name] = value

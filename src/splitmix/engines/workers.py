@@ -60,7 +60,9 @@ class Workers:
         self.pipes = [ours for ours, _ in pipes]
         self.processes = []
         for slots, (_, theirs) in zip(self.slots, pipes, strict=True):
-            arguments = (answer, self.weights, slots, theirs, self.pipes, os.getpid())
+            # a worker closes all ends but its own: else nobody would notice the end of another
+            others = [end for pair in pipes for end in pair if end is not theirs]
+            arguments = (answer, self.weights, slots, theirs, others, os.getpid())
             self.processes.append(context.Process(target=_serve, args=arguments, daemon=True))
             self.processes[-1].start()
         for _, theirs in pipes:
@@ -80,7 +82,7 @@ class Workers:
         def feed(pipe: Connection) -> None:
             if len(ready) < 4 * len(self.pipes) and (task := next(queue, None)) is not None:
                 busy[pipe] = task[0]
-                pipe.send((header, task[1]))
+                self._send(pipe, (header, task[1]))
 
         try:
             while True:
@@ -97,8 +99,9 @@ class Workers:
                     yield ready.pop(out)
                     out += 1
         finally:
-            for pipe in busy:  # the reader stopped early: let the workers finish
-                self._receive(pipe)
+            for pipe in busy:  # the reader stopped early, or a worker ended: let the others finish
+                with contextlib.suppress(RuntimeError):
+                    self._receive(pipe)
 
     def close(self) -> None:
         for pipe in self.pipes:
@@ -112,16 +115,25 @@ class Workers:
         pipes = list(busy)
         return [pipe for pipe in wait(pipes) if isinstance(pipe, Connection)] if pipes else []
 
+    def _send(self, pipe: Connection, message: Any) -> None:
+        try:
+            pipe.send(message)
+        except ConnectionError:
+            raise self._ended(pipe) from None
+
     def _receive(self, pipe: Connection) -> Any:
         try:
             return pipe.recv()
         except (EOFError, ConnectionError):
-            process = self.processes[self.pipes.index(pipe)]
-            process.join(timeout=5)
-            raise RuntimeError(
-                f"a worker process ended unexpectedly (exit code {process.exitcode}); "
-                "if memory ran out, use fewer --workers; then continue with --resume"
-            ) from None
+            raise self._ended(pipe) from None
+
+    def _ended(self, pipe: Connection) -> RuntimeError:
+        process = self.processes[self.pipes.index(pipe)]
+        process.join(timeout=5)
+        return RuntimeError(
+            f"a worker process ended unexpectedly (exit code {process.exitcode}); "
+            "if memory ran out, use fewer --workers; then continue with --resume"
+        )
 
     def _unpack(self, pipe: Connection, message: Any) -> tuple[Any, Weights]:
         kind, *content = message

@@ -9,7 +9,7 @@ from torch import nn
 
 from splitmix.core.client import as_images
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.method import Method
+from splitmix.core.method import Method, local_objective
 from splitmix.core.net import Build, Net
 from splitmix.core.objective import OBJECTIVES, Objective
 from splitmix.core.rounds import SCHEDULES, Federation
@@ -67,7 +67,9 @@ def set_up(config: Config, *, root: Path | None = None, task: Task | None = None
     if build is None:
         build = partial(find_net(config.net or task.net), classes=task.classes, rescale_layers=config.rescale_layers)
     check_net(build, method.layout.width, task)
-    return Setup(config, task, budgets, method, Net(build), find_objective(config), federation(config))
+    check_norm(config.norm, method)
+    objective = local_objective(method, find_objective(config))
+    return Setup(config, task, budgets, method, Net(build), objective, federation(config))
 
 
 def federation(config: Config) -> Federation:
@@ -85,6 +87,15 @@ def find_objective(config: Config) -> Objective:
     if not isinstance(name, str) or name not in OBJECTIVES:
         raise unknown("objective", str(name), OBJECTIVES)
     return OBJECTIVES[name]
+
+
+def check_norm(norm: str, method: Method) -> None:
+    """Norms that stay on a client know one width only."""
+    if norm == "local" and method.layout.nested:
+        raise UserError(
+            f"norm 'local' needs parts of one width, but this method nests {len(method.layout.nested) + 1} widths in "
+            "one net, and a client's own norms fit just one of them; choose norm 'post', 'batch' or 'tracked'"
+        )
 
 
 def check_net(build: Build, width: Width, task: Task) -> None:

@@ -6,6 +6,12 @@ from typing import Any
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import Method
 from splitmix.core.types import Setting
+from splitmix.methods.fedavg import FedAvg
+from splitmix.methods.fedensemble import FedEnsemble
+from splitmix.methods.fedrolex import FedRolex
+from splitmix.methods.fjord import FjORD
+from splitmix.methods.heterofl import HeteroFL
+from splitmix.methods.sheterofl import SHeteroFL
 from splitmix.methods.splitmix import SplitMix
 
 
@@ -23,4 +29,12 @@ def find_method(value: str | Mapping[str, Any], setting: Setting) -> Method:
         raise UserError(f"method {name} does not take these settings: {error}") from None
 
 
-METHODS: dict[str, Callable[..., Method]] = {"splitmix": SplitMix.for_setting}
+METHODS: dict[str, Callable[..., Method]] = {
+    "splitmix": SplitMix.for_setting,
+    "fedavg": FedAvg.for_setting,
+    "heterofl": HeteroFL.for_setting,
+    "sheterofl": SHeteroFL.for_setting,
+    "fedrolex": FedRolex.for_setting,
+    "fedensemble": FedEnsemble.for_setting,
+    "fjord": FjORD.for_setting,
+}

@@ -1,5 +1,6 @@
 """Split-Mix: many small bases, each trained by as many clients as can be; any width is a mix of the first ones."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ class SplitMix:
     @classmethod
     def for_setting(cls, setting: Setting) -> "SplitMix":
         """As many bases as the strongest client can train."""
+        check_atom(setting)
         return cls(setting.atom, int(max(setting.budgets) / setting.atom), setting.seed)
 
     @property
@@ -40,12 +42,7 @@ class SplitMix:
         }
 
     def compose(self, width: Width) -> tuple[Part, ...]:
-        check_multiple(width, self.atom)
-        wanted = int(width / self.atom)
-        if wanted > self.count:
-            widest = self.atom * self.count
-            raise UserError(f"width {width} needs {wanted} bases but only {self.count} were trained; widest: {widest}")
-        return tuple(Part(base, self.atom) for base in (self.order or tuple(range(self.count)))[:wanted])
+        return first_bases(width, self.atom, self.order or tuple(range(self.count)))
 
     def _parts(self, round: int, position: int, profile: Profile) -> tuple[Part, ...]:
         if profile.budget < self.atom:
@@ -64,3 +61,24 @@ def cycle(seed: int, count: int, position: int) -> int:
     """The base at a position of an endless sequence in which every `count` consecutive ones are a fresh shuffle."""
     lap, place = divmod(position, count)
     return int(rng_for(seed, "cycle", lap).permutation(count)[place])
+
+
+def first_bases(width: Width, atom: Width, order: Sequence[int]) -> tuple[Part, ...]:
+    """The bases that make up a width, from the first of the order on."""
+    check_multiple(width, atom)
+    wanted = int(width / atom)
+    if wanted > len(order):
+        widest = atom * len(order)
+        raise UserError(f"width {width} needs {wanted} bases but only {len(order)} were trained; widest: {widest}")
+    return tuple(Part(base, atom) for base in order[:wanted])
+
+
+def check_atom(setting: Setting) -> None:
+    """Refuse an atom of which some budget holds no whole number: that client could not use all of its budget."""
+    odd = [budget for budget in setting.budgets if budget % setting.atom != 0]
+    if odd:
+        fitting = Width(1, math.lcm(*(budget.denominator for budget in setting.budgets)))
+        raise UserError(
+            f"the atom {setting.atom} does not divide the budget {odd[0]}; "
+            f"choose atom {fitting}, or budgets that are multiples of {setting.atom}"
+        )
