@@ -110,8 +110,7 @@ def _take(value: Tensor, windows: Windows) -> Tensor:
     for axis, rows in enumerate(windows, start=1):
         if len(rows) == value.shape[axis]:
             continue
-        leads = _consecutive(rows)
-        value = value.narrow(axis, int(rows[0]), len(rows)) if leads else value.index_select(axis, rows)
+        value = value.narrow(axis, int(rows[0]), len(rows)) if _consecutive(rows) else value.index_select(axis, rows)
     return value
 
 
