@@ -89,9 +89,15 @@ def train(
     folder = out or Path("runs") / name
     setup = set_up(config, root=data_root)
     watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
-    settings = {"workers": checked_workers(workers), "device": checked_device(device)}
-    command = shlex.join(["splitmix", *sys.argv[1:]])
-    run_in_folder(setup, folder, resume=resume, watchers=watchers, command=command, **settings)
+    run_in_folder(
+        setup,
+        folder,
+        resume=resume,
+        workers=checked_workers(workers),
+        device=checked_device(device),
+        watchers=watchers,
+        command=shlex.join(["splitmix", *sys.argv[1:]]),
+    )
     page = write_report(folder)
     show_run(folder, as_json)
     if not as_json:

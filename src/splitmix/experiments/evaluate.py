@@ -44,7 +44,7 @@ def check_norm(setup: Setup, norm: str | None) -> str:
     chosen = norm or known[0]
     if chosen not in known:
         raise UserError(
-            f"a run with norm={setup.config.norm} cannot be scored with '{chosen}' statistics; choose {', '.join(known)}"
+            f"a run with norm={setup.config.norm} has no '{chosen}' statistics to score with; choose {', '.join(known)}"
         )
     return chosen
 

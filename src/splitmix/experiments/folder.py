@@ -103,7 +103,7 @@ class RunFolder:
 
     def load_state(self, digest: str) -> tuple[State | None, list[str]]:
         """The newest checkpoint that is whole and of this run, and a sentence for each that is not."""
-        notes = []
+        notes: list[str] = []
         for manifest in sorted(self.checkpoints.glob("round-*.json"), reverse=True):
             try:
                 return _read_state(manifest, digest), notes
