@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from toys import ATOM, FULL, HALF, LAYOUT, Slim, Tiny, bases, plain_build, to_bytes, toy_weights
 
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, cut, merge
 from splitmix.core.types import Layout, Part, Update
+from toys import ATOM, FULL, HALF, LAYOUT, Slim, Tiny, bases, plain_build, to_bytes, toy_weights
 
 SLIM, ONE = Net(Slim), Layout(1, FULL)
 seeds = st.integers(0, 999)

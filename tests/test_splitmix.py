@@ -1,6 +1,7 @@
 """Split-Mix: who trains which bases, and which bases make up a width."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -93,7 +94,7 @@ def test_each_width_holds_all_narrower_ones():
     method = SplitMix(EIGHTH, count=8, order=(7, 3, 1, 0, 2, 6, 5, 4))
     mixes = [method.compose(width) for width in method.widths]
     assert [len(mix) for mix in mixes] == list(range(1, 9))
-    assert all(wide[: len(narrow)] == narrow for narrow, wide in zip(mixes, mixes[1:], strict=False))
+    assert all(wide[: len(narrow)] == narrow for narrow, wide in pairwise(mixes))
 
 
 def test_without_an_order_bases_come_by_number():

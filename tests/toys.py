@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ class Tiny(nn.Module):
     """A convolution and two linears on images of 6x6, each but the last behind a norm."""
 
     stackable = True
-    blocks = {"fc1.weight": 9}  # the last feature map is 3x3
+    blocks: ClassVar = {"fc1.weight": 9}  # the last feature map is 3x3
 
     def __init__(self, width: Width) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Slim(nn.Module):
     """Four channels: a weight for each, and a linear on the two pixels of each; small enough to work by hand."""
 
     stackable = True
-    blocks = {"fc.weight": 2}
+    blocks: ClassVar = {"fc.weight": 2}
 
     def __init__(self, width: Width) -> None:
         super().__init__()

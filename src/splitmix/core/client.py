@@ -250,7 +250,7 @@ def shuffled(samples: int, batch: int, epochs: int, rng: torch.Generator) -> Ite
 
 def even_batches(samples: int, batch: int) -> Iterator[Tensor]:
     """Consecutive batches; a last batch of one joins its neighbour, since one sample has no variance."""
-    pieces = list(torch.split(torch.arange(samples), batch))
+    pieces = list(torch.split(torch.arange(samples), batch)) if samples else []
     if len(pieces) > 1 and len(pieces[-1]) == 1:
         pieces[-2:] = [torch.cat(pieces[-2:])]
     yield from pieces
