@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, unknown
 from splitmix.core.types import parse_width
 
 Setting = str | int | float | bool | list[Any] | dict[str, Any]
@@ -19,12 +21,12 @@ Setting = str | int | float | bool | list[Any] | dict[str, Any]
 class Config(BaseModel):
     """Everything that decides a run's result, with its default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
     task: str = Field("mini", description="a task's name, or a folder of .npz files")
     method: str | dict[str, Any] = Field("splitmix", description="a method's name, or {name=..., its own settings}")
     net: str | None = Field(None, description="a net's name or 'module:function'; default: the task's own")
-    rounds: int = Field(40, ge=1, description="federated rounds")
+    rounds: int = Field(30, ge=1, description="federated rounds")
     lr: float = Field(0.1, gt=0, description="learning rate of the first round")
     seed: int = Field(1, ge=0)
     atom: str = Field("1/8", description="width of one base")
@@ -59,6 +61,14 @@ class Config(BaseModel):
             raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
         return str(width)
 
+    @field_validator("task", "method", "net", "objective", "budgets", "partition")
+    @classmethod
+    def _known(cls, value: Any, info: ValidationInfo) -> Any:
+        own_task = info.field_name == "task" and (info.context or {}).get("own_task")
+        if value is not None and not own_task:
+            _check_name(str(info.field_name), value)
+        return value
+
     @property
     def method_name(self) -> str:
         return str(self.method.get("name")) if isinstance(self.method, dict) else str(self.method)
@@ -89,14 +99,15 @@ def read_config(source: str | None, overrides: Sequence[str] = ()) -> Config:
     return make_config(given)
 
 
-def make_config(given: Mapping[str, Any]) -> Config:
-    """A checked config; every mistake is named in one error."""
+def make_config(given: Mapping[str, Any], *, own_task: bool = False) -> Config:
+    """A checked config; every mistake is named in one error. Only the name of a user's own task may be new."""
     task = given.get("task", "mini")
     merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **given}
     try:
-        return Config(**merged)
+        return Config.model_validate(merged, context={"own_task": own_task})
     except ValidationError as error:
-        raise UserError("; ".join(_sentence(e) for e in error.errors())) from None
+        by_key = groupby(error.errors(), key=lambda mistake: str(mistake["loc"][0]))
+        raise UserError("; ".join(_sentence(key, next(mistakes)) for key, mistakes in by_key)) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -130,17 +141,45 @@ def to_toml(config: Config) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)  # strings, numbers and booleans are written alike in both
+    if isinstance(value, str | int | float):  # written alike in JSON, but TOML knows no surrogates
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    raise UserError(f"{value!r} is no setting; give text, numbers, true or false")
 
 
-def _sentence(error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"][:1])
-    if error["type"] == "extra_forbidden":
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+
+
+def _check_name(key: str, value: Any) -> None:
+    """Refuse what is in no table; the tables are imported here, as PyTorch takes its time."""
+    from splitmix.core.objective import OBJECTIVES
+    from splitmix.data.budgets import parse_law
+    from splitmix.data.partition import parse_partition
+    from splitmix.data.tasks import check_task
+    from splitmix.methods import METHODS
+    from splitmix.nets import find_net
+
+    checks = {"task": check_task, "net": find_net, "partition": parse_partition}
+    if key in checks:
+        checks[key](value)
+    elif key == "budgets":
+        whom = ("order", "redraw", "seed")
+        parse_law({k: v for k, v in value.items() if k not in whom} if isinstance(value, dict) else value)
+    else:
+        name, table = value.get("name") if isinstance(value, dict) else value, {"method": METHODS}.get(key, OBJECTIVES)
+        if name not in table:
+            raise unknown(key, str(name), table)
+
+
+def _sentence(key: str, mistake: Any) -> str:
+    if mistake["type"] == "extra_forbidden":
         near = get_close_matches(key, Config.model_fields, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(Config.model_fields)}"
         return f"unknown key '{key}'; {hint}"
-    said = str(error["msg"]).removeprefix("Value error, ")
-    return f"{key}: {said[0].lower()}{said[1:]} (given: {error['input']!r})"
+    said = str(mistake["msg"])
+    if mistake["type"] == "value_error":
+        return f"{key}: {said.removeprefix('Value error, ')}"
+    return f"{key}: {said[0].lower()}{said[1:]} (given: {mistake['input']!r})"
