@@ -30,8 +30,11 @@ def train(
 
     `build(width)` makes a user's own net. With `out` the run leaves a folder that can be resumed.
     """
-    name = task if isinstance(task, str) else task.name
-    config = make_config({"task": name, **settings})
+    given = {"task": task if isinstance(task, str) else task.name, **settings}
+    if build is not None:
+        given["net"] = f"{build.__module__}:{getattr(build, '__qualname__', type(build).__qualname__)}"
+    own = [key for key, given_here in (("task", not isinstance(task, str)), ("net", build is not None)) if given_here]
+    config = make_config(given, own=own)
     root = Path(data_root) if data_root is not None else None
     setup = set_up(config, root=root, task=None if isinstance(task, str) else task, build=build)
     count = default_workers() if workers is None else workers

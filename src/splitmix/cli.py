@@ -84,17 +84,18 @@ def train(
     from splitmix.experiments.run import Watcher, run_in_folder
     from splitmix.experiments.setup import set_up
 
+    count, where = checked_workers(workers), checked_device(device)
     config = read_config(source, option or ())
-    name = f"{Path(config.task).name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
-    folder = out or Path("runs") / name
     setup = set_up(config, root=data_root)
+    name = f"{setup.task.name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
+    folder = out or Path("runs") / name
     watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
     run_in_folder(
         setup,
         folder,
         resume=resume,
-        workers=checked_workers(workers),
-        device=checked_device(device),
+        workers=count,
+        device=where,
         watchers=watchers,
         command=shlex.join(["splitmix", *sys.argv[1:]]),
     )
@@ -209,13 +210,12 @@ def cost(
     """
     from splitmix.experiments.tables import Column, human
     from splitmix.nets import find_net
-    from splitmix.nets.cost import cost_rows
 
     build, base = find_net(net), parse_width(atom)
     widths = [parse_width(text) for text in width or ("1/8", "1/4", "1/2", "1")]
     for wanted in widths:
         check_multiple(wanted, base)
-    rows = cost_rows(build, checked_image(net, build, image), base, widths)
+    rows = cost_of(net, build, image, base, widths)
     columns = [
         Column("width", "width"),
         Column("bases", "bases"),
@@ -244,6 +244,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # a disk, a folder or a file that will not do what was asked
+        where = f"'{error.filename}': " if error.filename else ""
+        print(f"splitmix: {where}{error.strerror or error}; choose another place or make room", file=sys.stderr)
+        sys.exit(2)
 
 
 def show_run(folder: Path, as_json: bool) -> None:
@@ -289,6 +293,20 @@ def checked_device(device: str) -> str:
     return device
 
 
+def cost_of(net: str, build: Any, image: str | None, atom: Width, widths: Sequence[Width]) -> list[dict[str, Any]]:
+    """The rows of the table; what the net itself cannot do is one sentence."""
+    from splitmix.nets.cost import cost_rows
+
+    try:
+        return cost_rows(build, checked_image(net, build, image), atom, widths)
+    except UserError:
+        raise
+    except (RuntimeError, ValueError, TypeError, ArithmeticError, IndexError) as error:
+        size = f" on images of {image}" if image else ""
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the net '{net}' cannot be run{size}: {reason}") from None
+
+
 def checked_image(net: str, build: Any, image: str | None) -> tuple[int, ...]:
     """The size of an image, given or the net's own."""
     own = getattr(build, "image", None) or getattr(build(Width(1)), "image", None)
@@ -298,6 +316,8 @@ def checked_image(net: str, build: Any, image: str | None) -> tuple[int, ...]:
         return tuple(own)
     try:
         height, width, channels = (int(part) for part in image.split("x"))
+        if min(height, width, channels) < 1:
+            raise ValueError
     except ValueError:
         raise UserError(
             f"'{image}' is not the size of an image; write HEIGHTxWIDTHxCHANNELS, such as 32x32x3"

@@ -26,21 +26,36 @@ class TaskEntry:
 def find_task(name: str, *, root: Path | None = None, seed: int = 0, settings: Settings | None = None) -> Task:
     """Make a task by its name, or from a folder of .npz files, one domain each."""
     chosen = {key: value for key, value in (settings or {}).items() if value is not None}
+    check_task(name)
     if name in TASKS:
         return TASKS[name].make(root, seed, chosen)
-    if Path(name).is_dir():
-        defaults = {"clients": 8, "val_ratio": 0.2}
-        return make_task(Path(name).name, read_folder(name), seed=seed, **{**defaults, **chosen})
-    raise (
-        unknown("task", name, TASKS)
-        if "/" not in name
-        else UserError(f"there is no folder '{name}' to read a task from")
-    )
+    defaults = {"clients": 8, "val_ratio": 0.2}
+    task = make_task(Path(name).absolute().name, read_folder(name), seed=seed, **{**defaults, **chosen})
+    if task.classes > len(task.train.labels):
+        raise UserError(
+            f"labels in '{name}' run up to {task.classes - 1}, out of range for {len(task.train.labels)} training "
+            "images; number the classes 0, 1, 2, ..."
+        )
+    return task
+
+
+def check_task(name: str) -> None:
+    """Refuse what is neither a task's name nor a folder."""
+    if name not in TASKS and not Path(name).is_dir():
+        raise (
+            unknown("task", name, TASKS)
+            if "/" not in name
+            else UserError(f"there is no folder '{name}' to read a task from")
+        )
 
 
 def task_about(name: str) -> str:
     """One sentence on what the data is."""
-    return TASKS[name].about if name in TASKS else f"your own images from the folder '{Path(name).name}'"
+    if name in TASKS:
+        return TASKS[name].about
+    return (
+        f"your own images from the folder '{Path(name).absolute().name}'" if Path(name).is_dir() else "your own arrays"
+    )
 
 
 def _mini(root: Path | None, seed: int, settings: Settings) -> Task:
@@ -52,7 +67,11 @@ def _digits(root: Path | None, seed: int, settings: Settings) -> Task:
     _only(settings, "digits", ("clients", "val_ratio"))
     own = {key: value for key, value in settings.items() if key != "clients"}
     if "clients" in settings:
-        own["clients_per_domain"] = settings["clients"] // 5
+        own["clients_per_domain"], odd = divmod(settings["clients"], 5)
+        if odd:
+            raise UserError(
+                f"{settings['clients']} clients cannot be spread evenly over 5 domains; give a multiple of 5"
+            )
     return digits_task(data_root(root), seed, **own)
 
 

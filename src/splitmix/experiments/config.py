@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -64,8 +64,7 @@ class Config(BaseModel):
     @field_validator("task", "method", "net", "objective", "budgets", "partition")
     @classmethod
     def _known(cls, value: Any, info: ValidationInfo) -> Any:
-        own_task = info.field_name == "task" and (info.context or {}).get("own_task")
-        if value is not None and not own_task:
+        if value is not None and info.field_name not in (info.context or {}).get("own", ()):
             _check_name(str(info.field_name), value)
         return value
 
@@ -99,12 +98,12 @@ def read_config(source: str | None, overrides: Sequence[str] = ()) -> Config:
     return make_config(given)
 
 
-def make_config(given: Mapping[str, Any], *, own_task: bool = False) -> Config:
-    """A checked config; every mistake is named in one error. Only the name of a user's own task may be new."""
+def make_config(given: Mapping[str, Any], *, own: Collection[str] = ()) -> Config:
+    """A checked config; every mistake is named in one error. Keys in `own` name things of the user's, in no table."""
     task = given.get("task", "mini")
     merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **given}
     try:
-        return Config.model_validate(merged, context={"own_task": own_task})
+        return Config.model_validate(merged, context={"own": own})
     except ValidationError as error:
         by_key = groupby(error.errors(), key=lambda mistake: str(mistake["loc"][0]))
         raise UserError("; ".join(_sentence(key, next(mistakes)) for key, mistakes in by_key)) from None

@@ -32,10 +32,17 @@ def evaluate_run(
     question = Question(split, how, setup.config.eval_batch, local_norms=local)
     with setup.engine(workers) as engine:
         if local:
-            state, _ = RunFolder(path).load_state(setup.config.digest())
-            restore_memories(engine, state.memory if state else {})
+            restore_memories(engine, stored_memories(setup, path))
         scores = score(engine, weights, mixes, setup.domains, question)
     return [{"norm": chosen, "split": split, **score_row(row)} for row in scores]
+
+
+def stored_memories(setup: Setup, path: Path) -> Weights:
+    """The norms that the clients kept to themselves, as they were after the best round."""
+    state, _ = RunFolder(path).load_state(setup.config.digest(), setup.fresh_weights())
+    if state is None:
+        raise UserError(f"'{path}' has no checkpoint, and only there are the clients' own norms; train it anew")
+    return state.best_memory
 
 
 def check_norm(setup: Setup, norm: str | None) -> str:

@@ -1,5 +1,6 @@
 """A run's folder: config, metrics, checkpoints and result, written so that a kill at any moment loses nothing."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -20,6 +21,9 @@ from splitmix.core.types import Weights
 
 log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints
+_locks: set[IO[str]] = set()
+# a lock goes with the process that took it: workers, which may outlive it for a moment, do not keep it
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class State:
     best_accuracy: float = -1.0
     best: Weights = field(default_factory=dict)
     memory: Weights = field(default_factory=dict)  # what clients keep to themselves, by client
+    best_memory: Weights = field(default_factory=dict)  # the same, after the best round
 
 
 class RunFolder:
@@ -59,31 +64,36 @@ class RunFolder:
                 raise UserError(
                     f"the output folder '{self.path}' is in use by another run; wait for it or choose another --out"
                 ) from None
-            self._sweep()
-            yield
+            _locks.add(lock)
+            try:
+                self._sweep()
+                yield
+            finally:
+                _locks.discard(lock)
 
     def write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text.encode())
 
     def append_metric(self, row: Mapping[str, Any]) -> None:
-        """One line in one system call: there is never half a line."""
+        """One line in one system call, taken back if the disk is full: there is never half a line."""
         line = (json.dumps(row) + "\n").encode()
-        descriptor = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            if os.write(descriptor, line) != len(line):
-                raise OSError(28, "No space left on device")
+            with (self.path / "metrics.jsonl").open("ab", buffering=0) as file:
+                before = file.tell()
+                if file.write(line) != len(line):
+                    file.truncate(before)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise UserError(
                 f"cannot write to '{self.path}': {error.strerror}; free some space and use --resume"
             ) from None
-        finally:
-            os.close(descriptor)
 
     def save_state(self, state: State, digest: str) -> None:
         """Write a checkpoint: first the tensors, then the manifest that makes it count; keep the last two."""
         tensors = {f"weights/{n}": v for n, v in state.weights.items()}
         if state.best_round != state.round - 1:  # else the best are the newest
             tensors |= {f"best/{n}": v for n, v in state.best.items()}
+            tensors |= {f"best-{n}": v for n, v in state.best_memory.items()}
         tensors |= state.memory
         data = save(tensors)
         manifest = {
@@ -97,17 +107,18 @@ class RunFolder:
         stem = self.checkpoints / f"round-{state.round:06d}"
         write_atomically(stem.with_suffix(".safetensors"), data)
         write_atomically(stem.with_suffix(".json"), json.dumps(manifest, indent=1).encode())
-        for old in sorted(self.checkpoints.glob("round-*.json"))[:-KEPT]:
+        mine = [file for file in sorted(self.checkpoints.glob("round-*.json")) if file.stem <= stem.name]
+        for old in mine[:-KEPT]:  # a later one is of another run
             old.unlink()
             old.with_suffix(".safetensors").unlink(missing_ok=True)
 
-    def load_state(self, digest: str) -> tuple[State | None, list[str]]:
-        """The newest checkpoint that is whole and of this run, and a sentence for each that is not."""
+    def load_state(self, digest: str, like: Weights) -> tuple[State | None, list[str]]:
+        """The newest checkpoint that is whole, of this run, and with such weights; a note for each that is not."""
         notes: list[str] = []
         for manifest in sorted(self.checkpoints.glob("round-*.json"), reverse=True):
             try:
-                return _read_state(manifest, digest), notes
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                return _read_state(manifest, digest, like), notes
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 notes.append(f"checkpoint {manifest.stem} is not used: {error}")
         if notes:
             raise UserError(
@@ -134,7 +145,7 @@ def weights_sha256(weights: Weights) -> str:
     return digest.hexdigest()
 
 
-def _read_state(manifest: Path, digest: str) -> State:
+def _read_state(manifest: Path, digest: str, like: Weights) -> State:
     said = json.loads(manifest.read_text())
     if said.get("schema") != 1:
         raise ValueError(f"its schema is {said.get('schema')!r}, not 1")
@@ -149,6 +160,16 @@ def _read_state(manifest: Path, digest: str) -> State:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
     weights = under("weights/")
-    best = weights if said["best_round"] == said["round"] - 1 else under("best/")
+    newest = said["best_round"] == said["round"] - 1
+    best = weights if newest else under("best/")
+    fits = all(_shapes(found) == _shapes(like) for found in (weights, best if said["best_round"] >= 0 else weights))
+    if manifest.stem != f"round-{said['round']:06d}" or not fits:
+        raise ValueError("it is of another run")
     memory = {name: value for name, value in tensors.items() if name.startswith("memory/")}
-    return State(said["round"], weights, said["best_round"], said["best_accuracy"], best, memory)
+    best_memory = {f"memory/{name}": value for name, value in under("best-memory/").items()}
+    kept = memory if newest else best_memory
+    return State(said["round"], weights, said["best_round"], said["best_accuracy"], best, memory, kept)
+
+
+def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}

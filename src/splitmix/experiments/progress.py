@@ -1,6 +1,7 @@
 """What one sees while a run lasts: a bar on a terminal, plain lines elsewhere, TensorBoard if asked."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -36,7 +37,7 @@ class Bar:
         )
 
     def begin(self, setup: Setup, start: int) -> None:
-        self.progress.console.print(headline(setup, start))
+        self.progress.console.print(headline(setup, start), highlight=False, markup=False)
         self.bar = self.progress.add_task("rounds", total=setup.config.rounds, completed=start, accuracy="")
         self.progress.start()
 
@@ -47,7 +48,7 @@ class Bar:
         self.progress.update(self.bar, accuracy=accuracies(rows))
 
     def note(self, text: str) -> None:
-        self.progress.console.print(text)
+        self.progress.console.print(text, highlight=False, markup=False)
 
     def end(self) -> None:
         self.progress.stop()
@@ -62,7 +63,7 @@ class Lines:
 
     def begin(self, setup: Setup, start: int) -> None:
         self.began, self.total, self.start = perf_counter(), setup.config.rounds, start
-        self.console.print(headline(setup, start), highlight=False, soft_wrap=True)
+        self._say(headline(setup, start))
 
     def round(self, row: dict[str, Any]) -> None:
         self.done = row["round"] + 1
@@ -70,14 +71,16 @@ class Lines:
     def scores(self, rows: Sequence[dict[str, Any]]) -> None:
         spent = perf_counter() - self.began
         left = spent / max(1, self.done - self.start) * (self.total - self.done)
-        line = f"round {self.done}/{self.total}  {accuracies(rows)}  {spent:.0f} s, {left:.0f} s left"
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self._say(f"round {self.done}/{self.total}  {accuracies(rows)}  {spent:.0f} s, {left:.0f} s left")
 
     def note(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        self._say(text)
 
     def end(self) -> None:
         """Nothing to put away."""
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 class Board:
@@ -88,10 +91,10 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError('TensorBoard is not installed; pip install "splitmix[tensorboard]"') from None
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.open = partial(SummaryWriter, str(folder / "tensorboard"))
 
     def begin(self, setup: Setup, start: int) -> None:
-        """Nothing to show yet."""
+        self.writer = self.open(purge_step=start)  # only now is the folder ours
 
     def round(self, row: dict[str, Any]) -> None:
         for key in ("loss", "lr", "seconds"):
@@ -114,10 +117,8 @@ def headline(setup: Setup, start: int) -> str:
     """What is about to run, in a line."""
     config, layout = setup.config, setup.method.layout
     begin = f"resumed after round {start}" if start else f"{config.rounds} rounds"
-    return (
-        f"{config.method_name} on {setup.task.name}: {len(setup.task.shards)} clients, {layout.count} x width {layout.width}, "
-        f"{begin}, seed {config.seed}"
-    )
+    who = f"{config.method_name} on {setup.task.name}: {len(setup.task.shards)} clients"
+    return f"{who}, {layout.count} x width {layout.width}, {begin}, seed {config.seed}"
 
 
 def accuracies(rows: Sequence[dict[str, Any]]) -> str:

@@ -119,12 +119,14 @@ class Run:
             [{"kind": "score", "round": round, "split": "val", **score_row(s, per_client=False)} for s in scores]
         )
         if scores[-1].accuracy > state.best_accuracy:
-            return replace(state, best_round=round, best_accuracy=scores[-1].accuracy, best=state.weights)
+            best = replace(state, best_round=round, best_accuracy=scores[-1].accuracy, best=state.weights)
+            return replace(best, best_memory=all_memories(self.engine))
         return state
 
     def _finish(self, began: float) -> Outcome:
         config, setup = self.setup.config, self.setup
         weights = self.state.best
+        restore_memories(self.engine, self.state.best_memory)
         order = self._order(weights)
         self.setup = setup = replace(setup, method=with_order(setup.method, order))
         statistics = {}
@@ -142,8 +144,8 @@ class Run:
         kept = calibrated  # with statistics, so that it can serve a single image
         result = self._result(rows, order, kept, perf_counter() - began)
         if self.folder is not None:
-            metadata = {"bases": json.dumps(order), "config": config.digest()}
-            write_atomically(self.folder.path / "model.safetensors", save(kept, metadata))
+            about = json.dumps({"bases": order, "config": config.digest()})  # one entry: several have no fixed order
+            write_atomically(self.folder.path / "model.safetensors", save(kept, {"splitmix": about}))
             self.folder.write("result.json", json.dumps(result, indent=1) + "\n")
         return Outcome(result, kept, order)
 
@@ -246,10 +248,10 @@ def run_in_folder(
 ) -> Outcome | None:
     """Run in a folder that nobody else writes to; None where the run was finished before."""
     folder = RunFolder(path)
-    if folder.exists() and not resume:
-        raise UserError(f"'{path}' already holds a run; go on with --resume or choose another --out")
     with ExitStack() as stack:
         stack.enter_context(folder.held())
+        if folder.exists() and not resume:
+            raise UserError(f"'{path}' already holds a run; go on with --resume or choose another --out")
         text = to_toml(setup.config)
         state: State | None = None
         notes: list[str] = []
@@ -257,7 +259,7 @@ def run_in_folder(
             check_same_config(path, text)
             if (path / "result.json").exists():
                 return None
-            state, notes = folder.load_state(setup.config.digest())
+            state, notes = folder.load_state(setup.config.digest(), setup.fresh_weights())
         else:
             folder.write("config.toml", text)
         for watcher in watchers:
@@ -272,23 +274,23 @@ def stored_outcome(path: Path) -> Outcome:
     try:
         result = json.loads((path / "result.json").read_text())
         weights = load((path / "model.safetensors").read_bytes())
-        order = tuple(result["bases"])
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        order, same = tuple(result["bases"]), weights_sha256(weights) == result["weights_sha256"]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"'{path}' holds no finished run that can be read ({error}); train it first") from None
-    if weights_sha256(weights) != result["weights_sha256"]:
+    if not same:
         raise UserError(f"the weights in '{path}' are not those that its result.json speaks of; train it anew")
     return Outcome(result, weights, order)
 
 
 def check_same_config(path: Path, text: str) -> None:
     """A run is resumed with the very settings it was begun with."""
-    stored = (path / "config.toml").read_text().splitlines()
-    wanted = text.splitlines()
-    other = [line for line in wanted if line not in stored and not line.startswith("checkpoint_every")]
+    stored = (path / "config.toml").read_bytes().decode(errors="replace")
+    was, now = (dict(line.partition(" = ")[::2] for line in lines.splitlines()) for lines in (stored, text))
+    other = [key for key in was | now if was.get(key) != now.get(key) and key != "checkpoint_every"]
     if other:
+        told = ", ".join(f"{key} = {was.get(key, 'none')} (now {now.get(key, 'none')})" for key in other)
         raise UserError(
-            f"the run in '{path}' was begun with other settings than {', '.join(other)}; "
-            "leave these out to resume it, or choose another --out"
+            f"the run in '{path}' was begun with other settings: {told}; give its own to resume it, or another --out"
         )
 
 
@@ -306,6 +308,7 @@ def restore_memories(engine: Simulator, stored: Weights) -> None:
         _, client, rest = name.split("/", 2)
         per_client.setdefault(int(client), {})[f"memory/{rest}"] = value
     memories: dict[int, Memory] = {client: unflat(tensors)[0] for client, tensors in per_client.items()}
+    engine.memories.clear()
     engine.memories.update(memories)
 
 

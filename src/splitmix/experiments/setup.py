@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 
 import torch
@@ -65,11 +66,21 @@ def set_up(config: Config, *, root: Path | None = None, task: Task | None = None
     setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed)
     method = find_method(config.method, setting)
     if build is None:
-        build = partial(find_net(config.net or task.net), classes=task.classes, rescale_layers=config.rescale_layers)
+        build = make_build(config, task)
     check_net(build, method.layout.width, task)
     check_norm(config.norm, method)
     objective = local_objective(method, find_objective(config))
     return Setup(config, task, budgets, method, Net(build), objective, federation(config))
+
+
+def make_build(config: Config, task: Task) -> Build:
+    """The named net with what it takes of these: a user's own may take the width alone."""
+    net = find_net(config.net or task.net)
+    offered: dict[str, object] = {"classes": task.classes, "rescale_layers": config.rescale_layers}
+    takes = signature(net).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
+        return partial(net, **offered)
+    return partial(net, **{key: value for key, value in offered.items() if key in takes})
 
 
 def federation(config: Config) -> Federation:
@@ -101,7 +112,12 @@ def check_norm(norm: str, method: Method) -> None:
 def check_net(build: Build, width: Width, task: Task) -> None:
     """Run two images through the net: what does not fit is said before training."""
     shape = tuple(task.train.images.shape[1:])
-    module = build(width)
+    try:
+        module = build(width)
+    except (RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        raise UserError(
+            f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
+        ) from None
     wanted = getattr(module, "image", None)
     if wanted is not None and len(wanted) == len(shape) and wanted != shape:
         raise UserError(
@@ -111,11 +127,14 @@ def check_net(build: Build, width: Width, task: Task) -> None:
     try:
         logits = _try(module, task)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {reason}") from None
+        raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
         given = tuple(logits.shape[1:])
         raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _try(module: nn.Module, task: Task) -> torch.Tensor:

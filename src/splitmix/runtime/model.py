@@ -48,4 +48,12 @@ class Model:
             raise UserError(
                 f"images of shape {array.shape} given, but the model takes (n, {', '.join(map(str, self.image))})"
             )
-        return as_images(torch.from_numpy(np.ascontiguousarray(array)))
+        if array.dtype.kind not in "iuf":
+            raise UserError(f"pixels of type {array.dtype} given; give uint8, or float from 0 to 1")
+        if array.ndim == 4 and array.dtype.kind in "iu":
+            if array.size and not 0 <= array.min() <= array.max() <= 255:
+                raise UserError(f"whole-number pixels run from {array.min()} to {array.max()}; give 0 to 255")
+            array = array.astype(np.uint8)
+        return as_images(
+            torch.from_numpy(np.ascontiguousarray(array, np.uint8 if array.dtype == np.uint8 else np.float32))
+        )
