@@ -1,14 +1,12 @@
 """A net at any width, run as a pure function of its weights: all bases of one width in one call."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from splitmix.core.random import torch_seed_for
-from splitmix.core.types import Layout, Weights, Width, nested_width
+from splitmix.core.types import Layout, Weights, Width
 
 Build = Callable[[Width], nn.Module]
 TorchNorm = nn.modules.batchnorm._BatchNorm
@@ -23,37 +21,32 @@ class Net:
 
     def __init__(self, build: Build, *, stacked: bool = True) -> None:
         self.build, self.stacked = build, stacked
-        self._modules: dict[tuple[Width, str], nn.Module] = {}
+        self._templates: dict[tuple[Width, str], Template] = {}
 
-    def module(self, width: Width, norm: str = "stored") -> nn.Module:
-        """The module at a width, a template whose own entries are never used.
-
-        Its norms hold statistics (`stored`), have none (`batch`), or hold just those of the last batch (`measure`).
-        """
-        if (width, norm) not in self._modules:
-            self._modules[width, norm] = _with_norms(self.build(width), norm)
-        return self._modules[width, norm]
+    def template(self, width: Width, norm: str = "stored") -> "Template":
+        """The net at a width; its norms hold statistics (`stored`), none (`batch`), or the last batch's (`measure`)."""
+        if (width, norm) not in self._templates:
+            self._templates[width, norm] = Template(_with_norms(self.build(width), norm))
+        return self._templates[width, norm]
 
     def shapes(self, width: Width) -> dict[str, torch.Size]:
         """Shape of every entry of one base."""
-        module = self.module(width)
-        axes = 1 if _stackable(module) else 0
-        return {name: value.shape[axes:] for name, value in module.state_dict().items()}
+        return self.template(width).shapes
 
     def blocks(self, width: Width) -> Mapping[str, int]:
         """Entries whose input axis is a flattened image: how many inputs belong to one channel."""
-        return getattr(self.module(width), "blocks", {})
+        return getattr(self.template(width).module, "blocks", {})
 
     def parameter_names(self, width: Width) -> set[str]:
-        return {name for name, _ in self.module(width).named_parameters()}
+        return self.template(width).parameters
 
     def norm_names(self, width: Width) -> set[str]:
         """Every entry of a norm layer: statistics and affine."""
-        return self._entries(width, lambda name: True)
+        return self.template(width).norms
 
     def statistic_names(self, width: Width) -> set[str]:
         """The running statistics of the norms."""
-        return self._entries(width, lambda name: name.startswith("running_"))
+        return self.template(width).statistics
 
     def init(self, layout: Layout, seed: int, *, rescale: bool = True, tracked: bool = False) -> Weights:
         """Independent weights for each base; rescaled, a narrow net starts like a slice of the full one."""
@@ -67,9 +60,8 @@ class Net:
 
         In training, and wherever the weights hold no statistics, the norms use those of the batch.
         """
-        module = self.module(width, "stored" if self.has_statistics(width, weights) else "batch")
-        weights = {name: value for name, value in weights.items() if nested_width(name) is None}
-        return self._run(module, weights, x, robust, training)
+        template = self.template(width, "stored" if self.has_statistics(width, weights) else "batch")
+        return self._run(template, weights, x, robust, training)
 
     def has_statistics(self, width: Width, weights: Weights) -> bool:
         names = self.statistic_names(width)
@@ -81,26 +73,26 @@ class Net:
         shapes = self.shapes(width)
         found = {name: x.new_full((bases, *shapes[name]), -1.0) for name in self.statistic_names(width)}
         with torch.no_grad():
-            self._run(self.module(width, "measure"), {**weights, **found}, x, robust, training=True)
+            self._run(self.template(width, "measure"), {**weights, **found}, x, robust, training=True)
         untouched = tuple(
             name.removesuffix("var") for name, v in found.items() if name.endswith("var") and (v < 0).any()
         )
         return {name: value for name, value in found.items() if not name.startswith(untouched)}
 
-    def _run(self, module: nn.Module, weights: Weights, x: Tensor, robust: float | Tensor, training: bool) -> Tensor:
-        if module.training != training:
-            module.train(training)
+    def _run(self, template: "Template", weights: Weights, x: Tensor, robust: float | Tensor, training: bool) -> Tensor:
+        template.set_training(training)
         bases = next(iter(weights.values())).shape[0]
-        if not _stackable(module):
-            return torch.stack([_call(module, {n: v[i] for n, v in weights.items()}, x, robust) for i in range(bases)])
-        most = getattr(module, "stack", bases) if training else bases  # what pays off in training
+        if not template.stackable:
+            rows = [{name: weights[name][i] for name in template.shapes} for i in range(bases)]
+            return torch.stack([template(row, x, robust) for row in rows])
+        most = getattr(template.module, "stack", bases) if training else bases  # what pays off in training
         size = min(bases, most) if self.stacked else 1
         if size >= bases:
-            return _stacked_call(module, weights, x, robust)
-        pieces = {name: torch.split(value, size) for name, value in weights.items()}
+            return _stacked(template, weights, x, robust)
+        pieces = {name: torch.split(weights[name], size) for name in template.shapes}
         images = torch.split(x, size) if x.dim() == 5 else [x] * -(-bases // size)
         chunks = [{name: piece[i] for name, piece in pieces.items()} for i in range(len(images))]
-        return torch.cat([_stacked_call(module, w, i, robust) for w, i in zip(chunks, images, strict=True)])
+        return torch.cat([_stacked(template, w, i, robust) for w, i in zip(chunks, images, strict=True)])
 
     def _fresh(self, width: Width, address: tuple[int, int], rescale: bool, tracked: bool) -> Weights:
         with torch.random.fork_rng(devices=[]):
@@ -115,16 +107,35 @@ class Net:
                 entries[name] = entries[name] * float(width) ** 0.5
         return entries
 
-    def _entries(self, width: Width, keep: Callable[[str], bool]) -> set[str]:
-        module = self.module(width)
-        present = set(module.state_dict())
-        return {
-            name
-            for prefix, norm in module.named_modules()
-            if is_norm(norm)
-            for entry in ("weight", "bias", "running_mean", "running_var")
-            if keep(entry) and (name := f"{prefix}.{entry}") in present
-        }
+
+class Template:
+    """A module as a function of its entries: they are put in place before each call, its own are never used."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.stackable = module, _stackable(module)
+        entries = module.state_dict()
+        self.shapes = {name: value.shape[1 if self.stackable else 0 :] for name, value in entries.items()}
+        self.parameters = {name for name, _ in module.named_parameters()}
+        self.norms = {name for name in entries if is_norm(module.get_submodule(name.rpartition(".")[0]))}
+        self.statistics = {name for name in self.norms if name.rpartition(".")[2].startswith("running_")}
+        self._places = [
+            (owned, entry, name)
+            for prefix, layer in module.named_modules()
+            for owned in (layer._parameters, layer._buffers)
+            for entry in owned
+            if (name := f"{prefix}.{entry}".removeprefix(".")) in entries
+        ]
+
+    def __call__(self, weights: Weights, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
+        for owned, entry, name in self._places:  # what functional_call does, without its checks on every call
+            owned[entry] = weights[name]  # type: ignore[assignment]
+        if isinstance(robust, float | int) and robust == 0:
+            return self.module(x)  # type: ignore[no-any-return]
+        return self.module(x, robust)  # type: ignore[no-any-return]
+
+    def set_training(self, training: bool) -> None:
+        if self.module.training != training:
+            self.module.train(training)
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -161,15 +172,8 @@ def _stackable(module: nn.Module) -> bool:
     return bool(getattr(module, "stackable", False))
 
 
-def _stacked_call(module: nn.Module, weights: Weights, x: Tensor, robust: Any) -> Tensor:
-    bases = next(iter(weights.values())).shape[0]
+def _stacked(template: Template, weights: Weights, x: Tensor, robust: float | Tensor) -> Tensor:
     if x.dim() == 5:  # own images for each base: (base, batch, channel, height, width)
         x = x.transpose(0, 1).flatten(1, 2)
-    logits = _call(module, weights, x, robust)
-    return logits.reshape(len(logits), bases, -1).transpose(0, 1)
-
-
-def _call(module: nn.Module, weights: Weights, x: Tensor, robust: Any) -> Tensor:
-    arguments = (x,) if isinstance(robust, float | int) and robust == 0 else (x, robust)
-    result: Tensor = functional_call(module, weights, arguments, strict=True)
-    return result
+    logits = template(weights, x, robust)
+    return logits.reshape(len(logits), next(iter(weights.values())).shape[0], -1).transpose(0, 1)
