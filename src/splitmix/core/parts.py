@@ -33,9 +33,9 @@ def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
 def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:
     """Copy parts of one width and shift out of the weights, stacked in the given order, with what is nested in them."""
     bases = torch.tensor([part.base for part in parts])
-    picked = {name: value.index_select(0, bases) for name, value in weights.items()}
-    nested = {name: value for name, value in picked.items() if (nested_width(name) or 1) < parts[0].width}
-    return {name: value.contiguous() for name, value in window(net, layout.width, picked, parts[0]).items()} | nested
+    nested = {name: value for name, value in weights.items() if (nested_width(name) or 1) < parts[0].width}
+    entries = window(net, layout.width, weights, parts[0]) | nested  # views where possible: only the parts are copied
+    return {name: value.index_select(0, bases) for name, value in entries.items()}
 
 
 def window(net: Net, full: Width, weights: Weights, part: Part) -> Weights:
