@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -53,9 +54,9 @@ class Config(BaseModel):
     eval_batch: int = Field(128, ge=2)
     checkpoint_every: int = Field(5, ge=1, description="rounds between checkpoints")
 
-    @field_validator("atom")
+    @field_validator("atom", mode="before")
     @classmethod
-    def _atom(cls, value: str) -> str:
+    def _atom(cls, value: Any) -> str:
         width = parse_width(value)
         if width.numerator != 1:
             raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
@@ -143,6 +144,8 @@ def _toml(value: Any) -> str:
         return "{" + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, str | int | float):  # written alike in JSON, but TOML knows no surrogates
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     raise UserError(f"{value!r} is no setting; give text, numbers, true or false")
@@ -179,6 +182,8 @@ def _sentence(key: str, mistake: Any) -> str:
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(Config.model_fields)}"
         return f"unknown key '{key}'; {hint}"
     said = str(mistake["msg"])
+    if mistake["type"] == "literal_error":
+        return str(unknown(key, str(mistake["input"]), get_args(Config.model_fields[key].annotation)))
     if mistake["type"] == "value_error":
         return f"{key}: {said.removeprefix('Value error, ')}"
     return f"{key}: {said[0].lower()}{said[1:]} (given: {mistake['input']!r})"
