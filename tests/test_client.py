@@ -129,6 +129,13 @@ def test_the_same_job_gives_the_same_update():
     assert first == again
 
 
+def test_each_seed_round_and_client_draws_batches_of_its_own():
+    job = Train(0, 0, bases(0), PLAN, seed=0)
+    jobs = [job, replace(job, seed=1), replace(job, round=1), replace(job, client=1)]
+    learned = [train_client(each, Net(Tiny), singles(0), DATA, Plain(), {}).weights for each in jobs]
+    assert len({weights["fc2.bias"].numpy().tobytes() for weights in learned}) == 4
+
+
 def test_the_state_of_the_optimizer_does_not_persist():
     once = train(singles(0), bases(0), plan=replace(ONE_STEP, momentum=0.9)).weights
     fresh, heavy = (train(once, bases(0), plan=replace(ONE_STEP, momentum=momentum)).weights for momentum in (0.0, 0.9))
@@ -147,14 +154,14 @@ def test_a_class_absent_from_the_batch_counts_as_exp_0():
 
 
 def test_a_class_absent_from_the_batch_gets_no_gradient():
-    logits = torch.randn(2, 4, 3, requires_grad=True)
+    logits = torch.randn(2, 4, 3, generator=torch_rng_for(0)).requires_grad_()
     masked_loss(logits, torch.tensor([0, 1, 1, 0])).backward()
     assert not logits.grad[..., 2].any()
     assert logits.grad[..., :2].all()
 
 
 def test_where_all_classes_are_present_nothing_is_masked():
-    logits, y = torch.randn(2, 3, 3), torch.tensor([2, 0, 1])
+    logits, y = torch.randn(2, 3, 3, generator=torch_rng_for(0)), torch.tensor([2, 0, 1])
     assert_close(masked_loss(logits, y), Plain()(lambda x: [logits], torch.empty(0), y, torch.Generator()))
 
 
@@ -243,20 +250,24 @@ def test_a_client_without_images_of_a_split_says_so():
     assert (tally.correct, tally.samples) == ((0, 0), 0)
 
 
+def images():
+    return torch.rand(9, 1, 6, 6, generator=torch_rng_for(0))
+
+
 def calibrated():
     engine, weights = toy_simulator(), toy_weights()
     return weights | calibrate(engine, engine.net, LAYOUT, weights, range(4), batch=8)
 
 
 def test_calibrated_logits_do_not_depend_on_the_batch():
-    net, weights, x = Net(Tiny), calibrated(), torch.rand(9, 1, 6, 6)
+    net, weights, x = Net(Tiny), calibrated(), images()
     together = net.run(ATOM, weights, x)
     alone = torch.cat([net.run(ATOM, weights, image[None]) for image in x], dim=1)
     assert_close(together, alone)
 
 
 def test_uncalibrated_logits_do():
-    net, weights, x = Net(Tiny), toy_weights(), torch.rand(9, 1, 6, 6)
+    net, weights, x = Net(Tiny), toy_weights(), images()
     assert not torch.allclose(net.run(ATOM, weights, x)[:, :2], net.run(ATOM, weights, x[:2]), atol=0.01)
 
 

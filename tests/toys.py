@@ -129,9 +129,9 @@ def within(seconds: int) -> Iterator[None]:
         raise TimeoutError(f"nothing came within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should it hang while it cleans up
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
