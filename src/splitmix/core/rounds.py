@@ -10,6 +10,7 @@ from splitmix.core.method import Engine, Method
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge
 from splitmix.core.random import rng_for
+from splitmix.core.threads import one_thread
 from splitmix.core.types import Part, Plan, Profile, Train, Update, Weights
 
 
@@ -102,7 +103,8 @@ def federate(
         jobs = make_jobs(method.assign(round, cohort), cohort, round, plan, how)
         losses: list[float] = []
         updates = observed(engine.run(weights, jobs), losses, getattr(method, "weigh", weigh_once))
-        weights = merge(net, method.layout, weights, updates)
+        with one_thread():
+            weights = merge(net, method.layout, weights, updates)
         moved = sum(parameters_of(net, weights, covering(job.parts)) for job in jobs)
         loss = sum(losses) / max(1, len(losses))
         on_round(RoundReport(round, weights, plan.lr, len(cohort), loss, moved, perf_counter() - began))

@@ -12,8 +12,9 @@ from splitmix.core.client import ClientData, Memory, execute, parts_of
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
+from splitmix.core.threads import one_thread
 from splitmix.core.types import Job, Layout, Profile, Update, Weights
-from splitmix.engines.workers import Workers, one_thread
+from splitmix.engines.workers import Workers
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -80,7 +80,7 @@ class Workers:
         out = 0
 
         def feed(pipe: Connection) -> None:
-            if len(ready) < 4 * len(self.pipes) and (task := next(queue, None)) is not None:
+            if len(ready) < 8 * len(self.pipes) and (task := next(queue, None)) is not None:
                 busy[pipe] = task[0]
                 self._send(pipe, (header, task[1]))
 
@@ -144,17 +144,6 @@ class Workers:
         slot, answer, header = content
         shared = self.slots[self.pipes.index(pipe)][slot].read(header)
         return answer, {name: value.clone() for name, value in shared.items()}
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Results repeat to the bit only at a fixed number of threads; clients use one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def keep_memory() -> None:

@@ -21,10 +21,10 @@ from splitmix.core.method import with_order
 from splitmix.core.parts import cut
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import Question, WidthScore, calibrate, order_bases, score
+from splitmix.core.threads import one_thread
 from splitmix.core.types import Part, Weights
 from splitmix.data.tasks import task_about
 from splitmix.engines.simulator import Simulator, flat, unflat
-from splitmix.engines.workers import one_thread
 from splitmix.experiments.config import to_toml
 from splitmix.experiments.folder import RunFolder, State, weights_sha256
 from splitmix.experiments.setup import Setup
