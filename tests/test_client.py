@@ -298,9 +298,10 @@ def moments(values, batch):
     return update.weights
 
 
-@pytest.mark.parametrize(("batch", "variance"), [(4, 14 / 3), (2, 2.5)])
-def test_calibration_averages_mean_and_variance_over_the_batches(batch, variance):
-    found = from_moments(moments([1.0, 2.0, 3.0, 6.0], batch))  # in pairs: means 1.5 and 4.5, variances 0.5 and 4.5
+@pytest.mark.parametrize(("batch", "variance"), [(4, 14 / 3), (2, 2.5 + 1.5**2)])
+def test_calibration_pools_the_moments_of_the_batches(batch, variance):
+    # in pairs: means 1.5 and 4.5, variances 0.5 and 4.5; what lies between the pairs is not lost
+    found = from_moments(moments([1.0, 2.0, 3.0, 6.0], batch))
     assert found["norm.running_mean"].item() == pytest.approx(3)
     assert found["norm.running_var"].item() == pytest.approx(variance)
 
@@ -308,7 +309,7 @@ def test_calibration_averages_mean_and_variance_over_the_batches(batch, variance
 def test_a_client_sends_its_mean_and_mean_square():
     sent = moments([1.0, 2.0, 3.0, 6.0], batch=2)
     assert sent["norm.running_mean"].item() == pytest.approx(3)
-    assert sent["norm.running_var"].item() == pytest.approx(2.5 + 3 * 3)
+    assert sent["norm.running_var"].item() == pytest.approx(2.5 + 1.5**2 + 3 * 3)
 
 
 def test_moments_of_all_clients_make_the_statistics_of_the_pooled_images():

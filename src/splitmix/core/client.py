@@ -147,6 +147,8 @@ def score_client(job: Score, net: Net, download: Weights, data: ClientData, memo
     if job.norm == "client":
         wanted = tuple(part for mix in job.mixes for part in mix)
         weights = {**weights, **nested_statistics(net, wanted, weights, data.train, job.batch)}
+    if len(split) == 1 and not net.has_statistics(parts[0].width, weights):
+        return Tally(job.client, (0,) * len(job.mixes), 0)  # one image has no batch to be normalised in
     correct = torch.zeros(len(job.mixes), dtype=torch.int64)
     for picks in even_batches(len(split), job.batch):
         x, y = split.batch(picks)
@@ -183,14 +185,14 @@ def calibrate_client(job: Calibrate, net: Net, download: Weights, data: ClientDa
 
 
 def statistics(net: Net, part: Part, weights: Weights, split: Split, batch: int) -> Weights:
-    """Norm statistics averaged over the batches of a split ("post average")."""
+    """Norm statistics over a split: the mean of the moments of its batches ("post average")."""
     total: Weights = {}
     batches = list(even_batches(len(split), batch))
     for picks in batches:
         x, _ = split.batch(picks)
-        for name, value in net.measure(part.width, weights, x).items():
+        for name, value in to_moments(net.measure(part.width, weights, x)).items():
             total[name] = total[name] + value.double() if name in total else value.double()
-    return {name: (value / len(batches)).float() for name, value in total.items()}
+    return {name: v.float() for name, v in from_moments({n: v / len(batches) for n, v in total.items()}).items()}
 
 
 def nested_statistics(net: Net, parts: Sequence[Part], weights: Weights, split: Split, batch: int) -> Weights:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from splitmix.core.client import from_moments
+from splitmix.core.errors import UserError
 from splitmix.core.method import Engine
 from splitmix.core.net import Net
 from splitmix.core.parts import merge
@@ -46,9 +47,13 @@ def score(
 def ask(
     engine: Engine, weights: Weights, mixes: Sequence[Mix], clients: Sequence[int], question: Question
 ) -> list[Tally]:
+    """Right answers of every mix on every client that has images in the split."""
     q = question
     jobs = [Score(c, tuple(mixes), q.split, q.norm, q.batch, q.robust, q.local_norms) for c in clients]
-    return [tally for tally in engine.run(weights, jobs) if tally.samples]
+    tallies = [tally for tally in engine.run(weights, jobs) if tally.samples]
+    if not tallies:
+        raise UserError(f"no client has enough {q.split} images to be scored; hold out more of them, or use fewer clients")
+    return tallies
 
 
 def mean_accuracy(tallies: Sequence[Tally], mix: int) -> float:

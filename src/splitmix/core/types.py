@@ -136,8 +136,6 @@ class Calibrate:
     client: int
     parts: tuple[Part, ...]
     batch: int = 128
-    passes: int = 1
-    seed: int = 0
 
 
 Job = Train | Score | Calibrate

@@ -299,3 +299,8 @@ def _check_client(client: int, train: Rows, val: Rows, test: Rows, val_ratio: fl
         raise UserError(
             f"client {client} would have no {' and no '.join(empty)} rows; ask for fewer clients or give more rows"
         )
+    if len(train) < 2:
+        raise UserError(
+            f"client {client} would have a single training row, but batch norms need two or more; "
+            "ask for fewer clients or give more rows"
+        )

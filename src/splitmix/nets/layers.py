@@ -43,7 +43,8 @@ class Linear(nn.Module):
         bases, outputs, inputs = self.weight.shape
         if bases == 1:
             return F.linear(x, self.weight.flatten(0, 1), self.bias.flatten())
-        stacked = x.unflatten(1, (bases, inputs)).permute(1, 2, 0)  # (base, inputs, batch)
+        shared = x.shape[1] == inputs  # all bases see the same features
+        stacked = x.t().expand(bases, -1, -1) if shared else x.unflatten(1, (bases, inputs)).permute(1, 2, 0)
         y = torch.baddbmm(self.bias.unsqueeze(2), self.weight, stacked)  # the weights' gradient comes out contiguous
         return y.permute(2, 0, 1).reshape(-1, bases * outputs)
 
