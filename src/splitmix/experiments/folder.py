@@ -93,7 +93,7 @@ class RunFolder:
         tensors = {f"weights/{n}": v for n, v in state.weights.items()}
         if state.best_round != state.round - 1:  # else the best are the newest
             tensors |= {f"best/{n}": v for n, v in state.best.items()}
-            tensors |= {f"best-{n}": v for n, v in state.best_memory.items()}
+            tensors |= {f"best-{n}": v.clone() for n, v in state.best_memory.items()}  # may be the newest as well
         tensors |= state.memory
         data = save(tensors)
         manifest = {

@@ -60,6 +60,10 @@ def set_up(config: Config, *, root: Path | None = None, task: Task | None = None
     if task is None:
         settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
         task = find_task(config.task, root=root, seed=config.seed, settings=settings)
+    if not any(len(shard.val) for shard in task.shards):
+        raise UserError(
+            f"the task '{task.name}' has no validation images to choose the best round by; raise its val_ratio"
+        )
     atom = parse_width(config.atom)
     budgets = parse_budgets(config.budgets, clients=len(task.shards), seed=config.seed)
     check_budgets(budgets, atom)
