@@ -184,6 +184,33 @@ def main() -> None:
         print(f"{name}: {json.dumps(results[name], default=str)}", flush=True)
     if not sys.argv[1:]:
         write_atomically(HERE / "latest.json", (json.dumps(results, indent=1) + "\n").encode())
+        write_atomically(HERE / "latest.md", page(results).encode())
+
+
+def page(results: dict[str, Any]) -> str:
+    """The same numbers for people."""
+    lines = [
+        "# The last benchmark\n",
+        "Made by `make bench`; every ratio is taken in one run, ours and the reference in turns.\n",
+    ]
+    lines += [
+        "| a whole round | ours | plain | ratio | share of matmul peak, ours / plain |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name in SETTINGS:
+        r = results[name]
+        shares = f"{r['share_of_matmul_peak']:.0%} / {r['plain_share_of_matmul_peak']:.0%}"
+        lines.append(f"| {name} | {r['seconds']:.2f} s | {r['plain_seconds']:.2f} s | {r['ratio']:.2f} | {shares} |")
+    growth = results["memory"]["ratio"]
+    lines += [
+        "",
+        f"- Merging: {results['merge']['milliseconds_per_client']:.2f} ms a client, one update in memory.",
+        f"- Scoring all eight widths takes {results['score']['all_widths_over_widest_alone']:.2f} times the widest alone.",
+        f"- Ten times as many registered clients: {growth['server']:.2f} times the server's peak memory, "
+        f"{growth['worker']:.2f} times a worker's.",
+        f"- {results['workers']} worker processes; the plain reference uses {results['threads']} threads.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
