@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.types import parse_width
+from splitmix.experiments.recipes import RECIPES, apply_recipe
 
 Setting = str | int | float | bool | list[Any] | dict[str, Any]
 
@@ -88,6 +89,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
 
 def read_config(source: str | None, overrides: Sequence[str] = ()) -> Config:
     """The config from a TOML file or a task's name, changed by `key=value` overrides."""
+    return make_config(read_settings(source, overrides))
+
+
+def read_settings(source: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What the user set, not yet checked: the keys of a TOML file or a task's name, and `key=value` overrides."""
     given: dict[str, Any] = {}
     if source is not None and source.endswith(".toml"):
         given = read_toml(Path(source))
@@ -96,13 +102,13 @@ def read_config(source: str | None, overrides: Sequence[str] = ()) -> Config:
     for text in overrides:
         key, value = parse_override(text)
         given[key] = value
-    return make_config(given)
+    return given
 
 
 def make_config(given: Mapping[str, Any], *, own: Collection[str] = ()) -> Config:
     """A checked config; every mistake is named in one error. Keys in `own` name things of the user's, in no table."""
     task = given.get("task", "mini")
-    merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **given}
+    merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **apply_recipe(given)}
     try:
         return Config.model_validate(merged, context={"own": own})
     except ValidationError as error:
@@ -177,8 +183,10 @@ def _check_name(key: str, value: Any) -> None:
 
 
 def _sentence(key: str, mistake: Any) -> str:
+    if key == "recipe":  # a known one has been applied, and is gone
+        return str(unknown(key, str(mistake["input"]), RECIPES))
     if mistake["type"] == "extra_forbidden":
-        near = get_close_matches(key, Config.model_fields, n=1)
+        near = get_close_matches(key, [*Config.model_fields, "recipe"], n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(Config.model_fields)}"
         return f"unknown key '{key}'; {hint}"
     said = str(mistake["msg"])

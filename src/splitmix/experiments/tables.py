@@ -1,10 +1,10 @@
-"""Tables for people and programs: one set of rows, shown in a terminal, as Markdown, HTML or JSON."""
+"""Tables for people and programs: one set of rows, shown in a terminal, as Markdown, LaTeX, HTML or JSON."""
 
 import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,13 @@ NORMS = {
     "tracked": "running statistics, averaged by the server",
     "local": "running statistics that never leave the client",
     "stored": "statistics stored with the weights",
+}
+Around = tuple[str, str]
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"},
+    **{"±": r"$\pm$", "…": r"\ldots{}", "[": "{[}", "*": "{*}"},  # after a line's end, [ and * would be commands
 }
 
 
@@ -78,16 +85,28 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of raw values under columns that know how to show them."""
+    """Rows of raw values under columns that know how to show them; some cells may be bold, some rows grey."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
+    bold: Collection[tuple[int, str]] = ()  # row number and key of the column
+    grey: Collection[int] = ()  # row numbers
 
     def cells(self) -> list[list[str]]:
         """The rows as they are shown."""
         return [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def dressed(self, bold: Around, grey: Around, escaped: Callable[[str], str]) -> list[list[str]]:
+        """The rows in some language, with what that puts around text that is bold or grey."""
+
+        def dress(i: int, key: str, text: str) -> str:
+            before, after = bold if (i, key) in self.bold else grey if i in self.grey else ("", "")
+            return f"{before}{escaped(text)}{after}"
+
+        keys = [column.key for column in self.columns]
+        return [[*map(dress, [i] * len(keys), keys, row)] for i, row in enumerate(self.cells())]
 
     def to_rich(self, gap: int = 2) -> "RichTable":
         """For a terminal; headings have a line for each word."""
@@ -100,8 +119,10 @@ class Table:
         for column in self.columns:
             heading = Text("\n".join(column.heading.split()))
             table.add_column(heading, justify="right" if column.number else "left", vertical="bottom")
-        for row in self.cells():
-            table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(row)))
+        for i, row in enumerate(self.cells()):
+            strong = [j == 0 or (i, column.key) in self.bold for j, column in enumerate(self.columns)]
+            style = "dim" if i in self.grey else ""
+            table.add_row(*(Text(cell, style or "bold" * bold) for cell, bold in zip(row, strong, strict=True)))
         table.caption, table.caption_justify = Text(f"\n{self.caption}", "dim"), "left"
         return table
 
@@ -114,7 +135,14 @@ class Table:
 
     def to_text(self) -> str:
         """For a file or a pipe: plain characters, never cut to the width of a screen."""
-        lines = [[column.heading for column in self.columns], *self.cells()]
+        starred = {key for _, key in self.bold}
+        cells = self.dressed(("", "*"), ("", ""), str)
+        for i, row in enumerate(cells):  # a star must not push the figures out of line
+            row[:] = [
+                text + " " * (column.key in starred and column.number and (i, column.key) not in self.bold)
+                for text, column in zip(row, self.columns, strict=True)
+            ]
+        lines = [[column.heading for column in self.columns], *cells]
         sizes = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
         forms = [f"{'>' if column.number else '<'}{size}" for column, size in zip(self.columns, sizes, strict=True)]
         lines.insert(1, ["-" * size for size in sizes])
@@ -127,8 +155,18 @@ class Table:
         lines = [f"**{_markdown(self.title)}**", ""]
         lines.append(_markdown_row([column.heading for column in self.columns]))
         lines.append("|" + "|".join("---:" if column.number else "---" for column in self.columns) + "|")
-        lines += [_markdown_row(row) for row in self.cells()]
+        lines += [f"| {' | '.join(row)} |" for row in self.dressed(("**", "**"), ("*", "*"), _markdown)]
         return "\n".join(lines + (["", _markdown(self.caption)] if self.caption else [])) + "\n"
+
+    def to_latex(self) -> str:
+        """For a paper: a table in the style of the package booktabs; grey rows need the package xcolor."""
+        head = " & ".join(latex(column.heading) for column in self.columns)
+        rows = self.dressed((r"\textbf{", "}"), (r"\textcolor{gray}{", "}"), latex)
+        lines = [r"% needs \usepackage{booktabs, xcolor}", r"\begin{table}", r"\centering"]
+        lines += [rf"\begin{{tabular}}{{{''.join('r' if column.number else 'l' for column in self.columns)}}}"]
+        lines += [r"\toprule", rf"{head} \\", r"\midrule", *(rf"{' & '.join(row)} \\" for row in rows), r"\bottomrule"]
+        caption = " ".join(latex(text) for text in (f"{self.title}.", self.caption) if text)
+        return "\n".join([*lines, r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]) + "\n"
 
     def to_json(self) -> str:
         """For a program: the raw values; a value that is no number (NaN) becomes null."""
@@ -147,9 +185,10 @@ class Table:
         if self.caption:
             lines.append(f"<caption>{escape(self.caption)}</caption>")
         lines.append(f"<thead><tr>{head}</tr></thead>\n<tbody>")
-        for first, *rest in self.cells():
-            cells = "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=True))
-            lines.append(f'<tr><th scope="row"{kinds[0]}>{escape(first)}</th>{cells}</tr>')
+        for i, (first, *rest) in enumerate(self.dressed(("<strong>", "</strong>"), ("", ""), escape)):
+            cells = "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds[1:], rest, strict=True))
+            grey = ' class="grey"' * (i in self.grey)
+            lines.append(f'<tr{grey}><th scope="row"{kinds[0]}>{first}</th>{cells}</tr>')
         return "\n".join([*lines, "</tbody>\n</table>"])
 
 
@@ -229,6 +268,15 @@ def _markdown(text: str) -> str:
 
 def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(map(_markdown, cells)) + " |"
+
+
+def latex(text: str) -> str:
+    """Text as LaTeX would print it, character by character.
+
+    >>> print(latex("50 % of a_b ± 1"))
+    50 \\% of a\\_b $\\pm$ 1
+    """
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.splitlines()))
 
 
 def _finite(value: Any) -> Any:

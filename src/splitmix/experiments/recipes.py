@@ -1,0 +1,77 @@
+"""Recipes: sets of defaults under one name; a recipe fills in what the user left open, and nothing else."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Settings = Mapping[str, Any]
+
+NESTED = ("heterofl", "sheterofl", "fedrolex", "fjord")  # slices of one wide net, trained like the authors' slimmable one
+
+
+def apply_recipe(given: Settings) -> dict[str, Any]:
+    """The settings with what their recipe adds; an unknown recipe stays where it is, to be refused with all mistakes.
+
+    >>> apply_recipe({"task": "digits", "recipe": "paper", "lr": 0.5})["lr"]
+    0.5
+    """
+    name = given.get("recipe")
+    if not isinstance(name, str) or name not in RECIPES:
+        return dict(given)
+    own = {key: value for key, value in given.items() if key != "recipe"}
+    return {**RECIPES[name](own), **own}
+
+
+def method_name(given: Settings) -> str:
+    """The method that settings name, or else the default one."""
+    method = given.get("method", "splitmix")
+    return str(method.get("name")) if isinstance(method, Mapping) else str(method)
+
+
+def paper(given: Settings) -> dict[str, Any]:
+    """What the authors' released scripts use, by task and method; where these differ from the paper, the scripts count.
+
+    Peers that they did not run get the settings of the nearest one they did.
+    """
+    name = method_name(given)
+    scaled = name in ("splitmix", "fedensemble")
+    return {
+        "norm": "batch",
+        "order": "natural",
+        "rescale_init": scaled,  # slices of a wide net begin like one anyway
+        "rescale_layers": scaled or name in NESTED,
+        **_PAPER_TASKS.get(str(given.get("task", "mini")), _digits)(name, given),
+    }
+
+
+def recommended(given: Settings) -> dict[str, Any]:
+    """What our own runs support, on validation images: a high rate, the most helpful base first, calibrated norms."""
+    return {"lr": 0.1, "order": "greedy", "norm": "post", "rescale_init": True}
+
+
+RECIPES: dict[str, Callable[[Settings], dict[str, Any]]] = {"paper": paper, "recommended": recommended}
+
+
+def _digits(name: str, given: Settings) -> dict[str, Any]:
+    return {"lr": 0.01 if name == "splitmix" else 0.1, "schedule": "cosine", "epochs": 1, "batch": 32}
+
+
+def _cifar10(name: str, given: Settings) -> dict[str, Any]:
+    """Three classes for each client and a masked loss, or an even split and the plain one."""
+    even = given.get("partition") == "iid"
+    low = name == "splitmix" or (name == "fedavg" and not even)
+    return {
+        "lr": 0.01 if low else 0.1,
+        "schedule": "steps",
+        "milestones": [250, 350] if even and name == "splitmix" else [150, 250],
+        "objective": "plain" if even else "masked",
+        "rounds": 400,
+        "epochs": 5,
+        "batch": 128,
+    }
+
+
+def _domainnet(name: str, given: Settings) -> dict[str, Any]:
+    return {"lr": 0.01, "schedule": "constant", "rounds": 1000, "epochs": 1, "batch": 32}
+
+
+_PAPER_TASKS = {"digits": _digits, "cifar10": _cifar10, "domainnet": _domainnet}
