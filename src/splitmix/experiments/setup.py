@@ -122,14 +122,16 @@ def check_net(build: Build, width: Width, task: Task) -> None:
         raise UserError(
             f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
         ) from None
+    wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
+    if wanted is not None and len(wanted) == len(shape) and wanted != shape:
+        raise UserError(
+            f"the net takes images of shape {wanted}, but the task '{task.name}' has {shape}; "
+            "choose another net or resize the images"
+        )
     try:
         logits = _try(module, task)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        wanted = getattr(module, "image", None)
-        why = f"it takes images of shape {wanted}" if wanted else _reason(error)
-        raise UserError(
-            f"the net cannot take the images of '{task.name}', shape {shape}: {why}; choose another net or resize them"
-        ) from None
+        raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
         given = tuple(logits.shape[1:])
         raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")

@@ -16,6 +16,7 @@ class AlexNet(nn.Module):
     stackable = True
     blocks: ClassVar[Mapping[str, int]] = {"fc1.weight": 36}  # the last feature map is pooled to 6x6
     image = (256, 256, 3)
+    any_size = True  # the adaptive pool makes a map of 6x6 of any image
 
     def __init__(self, width: Fraction, *, classes: int = 10, dual: bool = False, rescale_layers: bool = True) -> None:
         super().__init__()
