@@ -5,7 +5,7 @@ from typing import Any
 
 Settings = Mapping[str, Any]
 
-NESTED = ("heterofl", "sheterofl", "fedrolex", "fjord")  # slices of one wide net, trained like the authors' slimmable one
+NESTED = ("heterofl", "sheterofl", "fedrolex", "fjord")  # slices of one wide net, like the authors' slimmable one
 
 
 def apply_recipe(given: Settings) -> dict[str, Any]:
