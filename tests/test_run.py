@@ -528,7 +528,7 @@ def test_ones_own_arrays_and_net_can_be_resumed(tmp_path):
         ({"build": lambda width: torch.nn.Linear(3, 3)}, "cannot take the images of 'arrays'"),
         ({"build": lambda width: plain_build(width / 0)}, "cannot be built at width 1/8"),
         ({"build": lambda width: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 4))}, "has 3 classes"),
-        ({"task": stripes_task(val_ratio=0.0)}, "no validation images"),
+        ({"task": stripes_task(val_ratio=0.0)}, "has 2 validation images, by which the best round is chosen"),
         ({"budgets": "1/16"}, "below the atom 1/8"),
     ],
 )

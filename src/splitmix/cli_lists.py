@@ -9,7 +9,7 @@ from splitmix.cli import Json, app, say, show_rows
 from splitmix.core.errors import UserError
 from splitmix.experiments.tables import Column
 
-data = App(name="data", help="Look at tasks and their images.")
+data = App(name="data", help="Look at tasks and their images.", help_epilogue="Example: splitmix data show mini")
 app.command(data)
 
 

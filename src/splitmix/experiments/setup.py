@@ -60,10 +60,7 @@ def set_up(config: Config, *, root: Path | None = None, task: Task | None = None
     if task is None:
         settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
         task = find_task(config.task, root=root, seed=config.seed, settings=settings)
-    if not any(len(shard.val) for shard in task.shards):
-        raise UserError(
-            f"the task '{task.name}' has no validation images to choose the best round by; raise its val_ratio"
-        )
+    check_validation(config.norm, task)
     atom = parse_width(config.atom)
     budgets = parse_budgets(config.budgets, clients=len(task.shards), seed=config.seed)
     check_budgets(budgets, atom)
@@ -102,6 +99,16 @@ def find_objective(config: Config) -> Objective:
     if not isinstance(name, str) or name not in OBJECTIVES:
         raise unknown("objective", str(name), OBJECTIVES)
     return OBJECTIVES[name]
+
+
+def check_validation(norm: str, task: Task) -> None:
+    """The best round is chosen on validation images; norms that use the batch's statistics need two of them."""
+    least = 1 if norm in ("tracked", "local") else 2
+    if all(len(shard.val) < least for shard in task.shards):
+        raise UserError(
+            f"no client of the task '{task.name}' has {least} validation images, by which the best round is chosen; "
+            "raise val_ratio or ask for fewer clients"
+        )
 
 
 def check_norm(norm: str, method: Method) -> None:
