@@ -1,0 +1,125 @@
+"""One step of local adversarial training: eight Digit bases side by side against one after the other.
+
+python benchmarks/adversarial.py    prints the medians and their ratios (about half a minute on one core)
+"""
+
+import json
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from splitmix.attacks.adversarial import Adversarial
+from splitmix.core.client import Parts
+from splitmix.core.net import Net
+from splitmix.core.types import Layout, Part, Width
+from splitmix.nets.digit import Digit
+
+ATOM, BASES, BATCH, REPEATS = Width(1, 8), 8, 32, 9
+SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=5e-4)
+
+
+def adversarial_step() -> dict[str, Any]:
+    """Dual norms with tracked statistics, PGD of seven steps: ours against the loop over stock nets, taken in turns.
+
+    `looped_seconds` is our own code with one base at a time.
+    """
+    x = torch.rand(BATCH, 28, 28, 3).permute(0, 3, 1, 2)
+    y = torch.arange(BATCH) % 10
+    sides = {
+        "": partial(_ours([tuple(range(BASES))]), x, y),
+        "looped_": partial(_ours([(base,) for base in range(BASES)]), x, y),
+        "plain_": partial(_plain(), x.contiguous(), y),
+    }
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(REPEATS + 1):
+        for side, step in sides.items():
+            times[side].append(_timed(step))
+    seconds = {f"{side}seconds": median(times[side][1:]) for side in sides}
+    ratios = [plain / ours for plain, ours in zip(times["plain_"][1:], times[""][1:], strict=True)]
+    looped = [loop / ours for loop, ours in zip(times["looped_"][1:], times[""][1:], strict=True)]
+    return {**seconds, "ratio": median(ratios), "ratios": ratios, "looped_ratio": median(looped)}
+
+
+def _ours(groups: list[tuple[int, ...]]) -> Callable[[Tensor, Tensor], None]:
+    """A step of all bases: those of a group are attacked and trained side by side, groups one after the other."""
+    net = Net(partial(Digit, dual=True))
+    weights = net.init(Layout(BASES, ATOM), 0, tracked=True)
+    names = net.parameter_names(ATOM)
+    leaves = [{n: v[list(g)].clone().requires_grad_(n in names) for n, v in weights.items()} for g in groups]
+    forwards = [Parts(net, tuple(Part(b, ATOM) for b in g), own) for g, own in zip(groups, leaves, strict=True)]
+    optimizer = SGD([own[name] for own in leaves for name in names], fused=True)
+    objective, rng = Adversarial(), torch.Generator().manual_seed(0)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        for forward in forwards:
+            objective(forward, x, y, rng).backward()
+        optimizer.step()
+
+    return step
+
+
+def _plain() -> Callable[[Tensor, Tensor], None]:
+    """The same step as one would first write it: stock layers, one base after the other (Algorithm 4)."""
+    nets = [StockDigit() for _ in range(BASES)]
+    optimizer = SGD([p for net in nets for p in net.parameters()])
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        for net in nets:
+            clean = F.cross_entropy(net.train()(x, 0), y)
+            images = plain_pgd(net.eval(), x, y)
+            (0.5 * clean + 0.5 * F.cross_entropy(net.train()(images, 1), y)).backward()
+        optimizer.step()
+
+    return step
+
+
+def plain_pgd(net: nn.Module, x: Tensor, y: Tensor, eps: float = 8 / 255, step: float = 2 / 255) -> Tensor:
+    images = (x + torch.empty_like(x).uniform_(-eps, eps)).clamp(0, 1)
+    for _ in range(7):
+        images.requires_grad_()
+        (slope,) = torch.autograd.grad(F.cross_entropy(net(images, 1), y, reduction="sum"), images)
+        moved = images.detach() + step * slope.sign()
+        images = torch.clamp(x + torch.clamp(moved - x, -eps, eps), 0, 1)
+    return images
+
+
+class StockDigit(nn.Module):
+    """The Digit CNN of width 1/8 with two norms behind each layer but the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        convs = [nn.Conv2d(3, 8, 5, padding=2), nn.Conv2d(8, 8, 5, padding=2), nn.Conv2d(8, 16, 5, padding=2)]
+        self.layers = nn.ModuleList([*convs, nn.Linear(16 * 49, 256), nn.Linear(256, 64)])
+        self.last = nn.Linear(64, 10)
+        kinds = [(nn.BatchNorm2d, 8), (nn.BatchNorm2d, 8), (nn.BatchNorm2d, 16), (nn.BatchNorm1d, 256)]
+        pairs = [nn.ModuleList([kind(size), kind(size)]) for kind, size in [*kinds, (nn.BatchNorm1d, 64)]]
+        self.norms = nn.ModuleList(pairs)
+
+    def forward(self, x: Tensor, noisy: int) -> Tensor:
+        for i, (layer, norms) in enumerate(zip(self.layers, self.norms, strict=True)):
+            x = F.relu(norms[noisy](layer(x.flatten(1) if i == 3 else x)))
+            x = F.max_pool2d(x, 2) if i < 2 else x
+        return self.last(x)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = perf_counter()
+    call()
+    return perf_counter() - began
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(adversarial_step()))

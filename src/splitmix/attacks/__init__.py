@@ -1,0 +1,49 @@
+"""The table of attacks: a name, and how the attack is made."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from splitmix.attacks.pgd import PGD, Attack
+from splitmix.core.errors import UserError, unknown
+
+
+def fgsm(eps: float = 8 / 255, norm: str = "linf") -> PGD:
+    """The fast gradient sign method: one step of size eps from the image."""
+    return PGD(eps=eps, steps=1, step=eps, norm=norm, random_start=False)
+
+
+def find_attack(value: str | Mapping[str, Any]) -> Attack:
+    """An attack by its name, or by {name=..., its own settings}; distances may be written as fractions.
+
+    >>> print(find_attack({"name": "pgd20", "eps": "4/255"}).name)
+    L-inf PGD, eps 4/255, 20 steps of 2/255, random start, 5 restarts
+    """
+    options = {"name": value} if isinstance(value, str) else dict(value)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"an attack needs a name, got {value!r}; choose one of {', '.join(sorted(ATTACKS))}")
+    if name not in ATTACKS:
+        raise unknown("attack", name, ATTACKS)
+    options |= {what: _distance(what, options[what]) for what in ("eps", "step") if what in options}
+    try:
+        return ATTACKS[name](**options)
+    except TypeError as error:
+        raise UserError(f"attack {name} does not take these settings: {error}") from None
+
+
+def _distance(what: str, value: Any) -> float:
+    try:
+        return float(value) if isinstance(value, int | float) else float(Fraction(value))
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        raise UserError(f"{what} {value!r} is not a distance; write a number or a fraction such as 8/255") from None
+
+
+ATTACKS: dict[str, Callable[..., Attack]] = {
+    "fgsm": fgsm,
+    "pgd7": PGD,  # the paper's
+    "pgd7-released": partial(PGD, step=10 / 7 / 255),  # the authors' code: min(1.25 eps, eps + 4/255) / steps
+    "pgd20": partial(PGD, steps=20, restarts=5),
+    "l2-pgd20": partial(PGD, eps=128 / 255, steps=20, step=16 / 255, norm="l2", restarts=5),  # step: 2.5 eps / steps
+}

@@ -1,0 +1,62 @@
+"""Adversarial training: half of the loss on the images as they are, half on images made to fool the net."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from splitmix.attacks.pgd import PGD, Attack
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.objective import Forward, cross_entropy, mask_absent
+
+
+@dataclass(frozen=True)
+class Adversarial:
+    """(1 - weight) * clean loss + weight * adversarial loss, summed over the parts (Algorithm 4).
+
+    The clean images train the clean norms, the adversarial ones the noisy norms. Each part has adversarial images of
+    its own, made against its noisy norms in eval mode by the unmasked cross-entropy. With `dual=False` all images go
+    through one set of norms, the clean batch first: plain adversarial training. Weight 0 makes no adversarial images,
+    weight 1 uses no clean ones.
+    """
+
+    attack: Attack = field(default_factory=PGD)
+    weight: float = 0.5
+    loss: str = "plain"
+    dual: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise UserError(f"adversarial weight {self.weight} is outside [0, 1]; 0 is plain training, 0.5 the paper's")
+        if self.loss not in LOSSES:
+            raise unknown("loss", str(self.loss), LOSSES)
+
+    def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+        if self.weight == 0:
+            return self._clean(forward, x, y)
+        if self.weight == 1:
+            return self._adversarial(forward, x, y, rng)
+        clean = self._clean(forward, x, y)
+        return (1 - self.weight) * clean + self.weight * self._adversarial(forward, x, y, rng)
+
+    def _clean(self, forward: Forward, x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([self._loss(logits, y) for logits in forward(x)]).sum()
+
+    def _adversarial(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+        """Parts of one width are attacked and trained side by side, widths one after the other."""
+        robust = 1.0 if self.dual else 0.0
+        losses = []
+        for place in range(len(forward.widths)):
+
+            def predict(images: Tensor, only: tuple[int, ...] = (place,)) -> Tensor:
+                return forward(images, robust, training=False, only=only)[0]
+
+            images = self.attack(predict, x, y, rng)  # (base, batch, channel, height, width)
+            losses.append(self._loss(forward(images, robust, only=[place])[0], y))
+        return torch.stack(losses).sum()
+
+    def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(LOSSES[self.loss](logits, y), y)
+
+
+LOSSES = {"plain": lambda logits, y: logits, "masked": mask_absent}
