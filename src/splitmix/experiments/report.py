@@ -4,6 +4,7 @@ The page needs nothing but itself: no script, no font, no file beside it. The sa
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -18,10 +19,14 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def write_report(folder: Path) -> Path:
-    """Write `report.html` into a finished run's folder, and say where it is."""
+    """Write `report.html` and the two main pictures into a finished run's folder, and say where the page is."""
     result, metrics = read_result(folder), read_metrics(folder)
     file = folder / "report.html"
     write_atomically(file, _page(result, metrics, read_config(folder)).encode())
+    with suppress(figures.NothingToDrawError):
+        figures.save(figures.convergence(metrics, best_round=result.get("best_round")), folder / "convergence.png")
+    with suppress(figures.NothingToDrawError):
+        figures.save(figures.by_domain(result), folder / "by-domain.png")
     return file
 
 
