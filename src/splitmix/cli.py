@@ -7,9 +7,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads must not 
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
@@ -28,6 +28,7 @@ app = App(
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 Flag = Annotated[bool, Parameter(negative="")]
+Counted = TypeVar("Counted")
 Widths = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
 
 
@@ -185,9 +186,12 @@ def cost(
     width: Widths = None,
     atom: str = "1/8",
     image: str | None = None,
+    method: str | None = None,
+    budgets: Widths = None,
+    batch: int = 32,
     as_json: Json = False,
 ) -> None:
-    """Count what a net costs at each width: as a mix of bases, and as a single net of that width.
+    """Count what a net costs: to serve each width, and to a client of each budget in one round.
 
     Examples:
 
@@ -195,38 +199,50 @@ def cost(
 
       splitmix cost preresnet18 --width 1/4 1 --json
 
+      splitmix cost preresnet18 --method sheterofl --budgets 1/8 1/4 1/2 1 --batch 128
+
     Parameters
     ----------
     net
         A net (see `splitmix nets`), or your own as module:function.
     width
-        Widths to count; default: 1/8, 1/4, 1/2 and 1.
+        Widths to count; default: 1/8, 1/4, 1/2 and 1, or all that the method serves.
     atom
         Width of one base.
     image
         Size of an image as HEIGHTxWIDTHxCHANNELS; default: the net's own.
+    method
+        A method (see `splitmix methods`), or its settings as {name="fedavg", width="1/4"}; default: splitmix.
+    budgets
+        Budgets of the clients: widths, or a name (see `splitmix budgets`); default: 1/8, 1/4, 1/2 and 1.
+    batch
+        Images in a training batch.
     as_json
-        Print JSON.
+        Print JSON: a list of widths, or with --method an object.
     """
-    from splitmix.experiments.tables import Column, human
+    from splitmix.experiments.costs import account_for, budgets_for, client_table, mix_table, records, width_table
+    from splitmix.experiments.tables import Table, show
     from splitmix.nets import find_net
 
     build, base = find_net(net), parse_width(atom)
-    widths = [parse_width(text) for text in width or ("1/8", "1/4", "1/2", "1")]
-    for wanted in widths:
+    widths = [parse_width(text) for text in width or (("1/8", "1/4", "1/2", "1") if method is None else ())]
+    for wanted in widths if method is None else ():
         check_multiple(wanted, base)
-    rows = cost_of(net, build, image, base, widths)
-    columns = [
-        Column("width", "width"),
-        Column("bases", "bases"),
-        Column("parameters", "parameters", human),
-        Column("macs", "MACs", human),
-        Column("activations", "activations", human),
-        Column("single_parameters", "parameters of one net", human),
-        Column("single_macs", "MACs of one net", human),
-    ]
-    caption = "multiply-accumulates of convolutions and linears for one image; a mix of bases against one net as wide"
-    show_rows(f"Cost of {net}", columns, rows, as_json, caption)
+    clients = budgets_for(" ".join(budgets or ()), base)
+
+    def count(size: tuple[int, ...]) -> tuple[Table, Table]:
+        account = account_for(method or "splitmix", build, size, atom=base, budgets=clients, batch=batch)
+        served = mix_table(net, build, size, base, widths) if method is None else width_table(net, account, widths)
+        return served, client_table(account, clients)
+
+    served, asked = cost_of(net, build, image, count)
+    if as_json:
+        rows, about = records(served), {"net": net, "method": method, "atom": str(base), "batch": batch}
+        print(json.dumps(rows if method is None else {**about, "widths": rows, "clients": records(asked)}, indent=1))
+    else:
+        show(served, Console())
+        say("")
+        show(asked, Console())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -293,12 +309,10 @@ def checked_device(device: str) -> str:
     return device
 
 
-def cost_of(net: str, build: Any, image: str | None, atom: Width, widths: Sequence[Width]) -> list[dict[str, Any]]:
-    """The rows of the table; what the net itself cannot do is one sentence."""
-    from splitmix.nets.cost import cost_rows
-
+def cost_of(net: str, build: Any, image: str | None, count: Callable[[tuple[int, ...]], Counted]) -> Counted:
+    """What is counted on images of a size; what the net itself cannot do is one sentence."""
     try:
-        return cost_rows(build, checked_image(net, build, image), atom, widths)
+        return count(checked_image(net, build, image))
     except UserError:
         raise
     except (RuntimeError, ValueError, TypeError, ArithmeticError, IndexError) as error:
