@@ -52,7 +52,9 @@ def ask(
     jobs = [Score(c, tuple(mixes), q.split, q.norm, q.batch, q.robust, q.local_norms) for c in clients]
     tallies = [tally for tally in engine.run(weights, jobs) if tally.samples]
     if not tallies:
-        raise UserError(f"no client has enough {q.split} images to be scored; hold out more of them, or use fewer clients")
+        raise UserError(
+            f"no client has enough {q.split} images to be scored; hold out more of them, or use fewer clients"
+        )
     return tallies
 
 
