@@ -4,12 +4,18 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from splitmix.core.types import Setting, parse_width
+from splitmix.data.budgets import parse_budgets
+from splitmix.experiments.config import make_config
+from splitmix.methods import METHODS, find_method
+
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -24,6 +30,20 @@ COMMANDS = [
     for line in text.splitlines()
     if line.startswith("splitmix ")
 ]
+
+
+CONFIGS = [(page, text) for page in PAGES for text in blocks(page, "toml")]
+
+
+@pytest.mark.parametrize(("page", "text"), CONFIGS, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(CONFIGS)])
+def test_a_toml_block_is_a_config(page: Path, text: str) -> None:
+    config = make_config(tomllib.loads(text))
+    budgets = parse_budgets(config.budgets, clients=20).at(0)
+    assert find_method(config.method, Setting(parse_width(config.atom), budgets, seed=0)).widths
+
+
+def test_every_method_has_a_page() -> None:
+    assert {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")} == {*METHODS, "README"}
 
 
 @pytest.mark.parametrize(("page", "code"), CODE, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(CODE)])
