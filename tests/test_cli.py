@@ -422,7 +422,7 @@ def test_metrics_never_hold_half_a_line(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [4, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128])
+@pytest.mark.parametrize("kilobytes", [4, 16, 32, 48, 96])
 def test_a_run_on_a_full_disk_goes_on_when_there_is_room(here, capsys, tmp_path, kilobytes):
     with small_disk(tmp_path / "disk", f"{kilobytes}k") as run:
         with pytest.raises(SystemExit) as left:
@@ -449,7 +449,7 @@ def test_a_process_on_a_full_disk_ends_with_one_sentence(here, tmp_path):
             ended.stderr.splitlines()[-1]
         ]
         enlarge(run)
-        assert process(*TRAIN, "--out", str(run), "--workers", "2", "--resume").returncode == 0
+        main([*TRAIN, "--out", str(run), "--workers", "2", "--resume"])
         assert read_result(run)["weights_sha256"] == read_result(Path("run"))["weights_sha256"]
 
 

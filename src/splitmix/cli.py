@@ -24,6 +24,7 @@ app = App(
     help="Federated learning for devices of uneven strength: train small base nets together, serve any width.",
     help_epilogue="Begin with: splitmix train mini",
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,  # we say how to go on
 )
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
