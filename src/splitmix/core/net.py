@@ -84,7 +84,8 @@ class Net:
         bases = next(iter(weights.values())).shape[0]
         if not template.stackable:
             rows = [{name: weights[name][i] for name in template.shapes} for i in range(bases)]
-            return torch.stack([template(row, x, robust) for row in rows])
+            own = x.dim() == 5  # own images for each base
+            return torch.stack([template(row, x[i] if own else x, robust) for i, row in enumerate(rows)])
         most = getattr(template.module, "stack", bases) if training else bases  # what pays off in training
         size = min(bases, most) if self.stacked else 1
         if size >= bases:
@@ -128,7 +129,7 @@ class Template:
 
     def __call__(self, weights: Weights, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
         for owned, entry, name in self._places:  # what functional_call does, without its checks on every call
-            owned[entry] = weights[name]  # type: ignore[assignment]
+            owned[entry] = weights[name]
         if isinstance(robust, float | int) and robust == 0:
             return self.module(x)  # type: ignore[no-any-return]
         return self.module(x, robust)  # type: ignore[no-any-return]
