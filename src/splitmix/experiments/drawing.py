@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import wraps
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
@@ -126,17 +126,20 @@ def _rendered(figure: "Figure", kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def paper(title: str, subtitle: str, inches: float, rows: int = 1, columns: int = 1) -> tuple["Figure", list["Axes"]]:
+def paper(
+    title: str, subtitle: str, inches: float, rows: int = 1, columns: int = 1, *, share_x: bool = True
+) -> tuple["Figure", list["Axes"]]:
     """A white sheet with a bold title, a grey line below it, and panels that share their scales."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     lines = textwrap.wrap(title, 60)
-    figure = Figure(figsize=(_INCHES, inches), layout="constrained")
     head = (0.36 + 0.19 * len(lines)) / inches
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06, rect=(0, 0, 1, 1 - head))
+    engine = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, 0, 1, 1 - head))
+    figure = Figure(figsize=(_INCHES, inches), layout=engine)
     figure.text(0.018, 1 - 0.1 / inches, "\n".join(lines), va="top", fontsize=10.5, fontweight="bold")
     figure.text(0.018, 1 - (0.13 + 0.19 * len(lines)) / inches, subtitle, va="top", color=GREY)
-    panels = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    panels = list(figure.subplots(rows, columns, sharex=share_x, sharey=True, squeeze=False).flat)
     return figure, panels
 
 
@@ -172,7 +175,7 @@ def label_ends(axes: "Axes", lines: Sequence[tuple[str, Line]], colours: Sequenc
     """Write at the right end of each line what it is, moved apart where labels would touch."""
     low, high = axes.get_ylim()
     left, right = axes.get_xlim()
-    inches = 0.66 * axes.figure.get_figheight()
+    inches = 0.66 * cast("Figure", axes.figure).get_figheight()
     places = _apart([line[-1][1] for _, line in lines], gap=(high - low) * 11.5 / 72 / inches)
     axes.set_ylim(min(low, *places), max(high, *places))
     end, step = max(line[-1][0] for _, line in lines), (right - left) * 0.02
@@ -241,6 +244,6 @@ def hue(names: Sequence[str], name: str) -> str:
     return COLOURS[names.index(name) % len(COLOURS)]
 
 
-def short(name: str) -> str:
+def short(name: str, most: int = 16) -> str:
     """A name that fits beside a line."""
-    return name if len(name) <= 16 else f"{name[:15]}…"
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -1,0 +1,178 @@
+"""Comparing methods: the same data, budgets, rounds and seeds for all, in one ordinary run folder each."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
+from splitmix.data.task import Task
+from splitmix.experiments.compare_report import Written, write_comparison
+from splitmix.experiments.config import Config, make_config, to_toml
+from splitmix.experiments.contenders import Contender
+from splitmix.experiments.costs import account_of, coverage, profiles_of, run_costs
+from splitmix.experiments.page import duration
+from splitmix.experiments.records import read_result
+from splitmix.experiments.report import write_report
+from splitmix.experiments.run import Watcher, check_same_config, run_in_folder
+from splitmix.experiments.setup import Setup, set_up
+from splitmix.experiments.summary import Entry, read_entry
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where runs are carried out, and who hears of them."""
+
+    workers: int = 1
+    device: str = "cpu"
+    root: Path | None = None  # of the data sets
+    command: str = ""
+    watch: Callable[[], Sequence[Watcher]] = tuple  # makes the watchers of a run
+    say: Callable[[str], None] = field(default=lambda text: None)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run to be made."""
+
+    contender: Contender
+    config: Config
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found, and where it is written."""
+
+    entries: list[Entry]
+    files: Written
+
+
+def compare(
+    given: Mapping[str, Any], contenders: Sequence[Contender], seeds: Sequence[int], out: Path, bench: Bench
+) -> Comparison:
+    """Run every contender with every seed, or only those that an earlier call left; then write page and tables.
+
+    `given` are the settings of all runs, but for the method, its rate and the seed. Seeds go one after the other, so
+    that after each of them there is a whole, if smaller, comparison to look at.
+    """
+    plans, setups = planned(given, contenders, seeds, out), Setups(bench.root)
+    waiting = [plan for plan in plans if not plan.finished]
+    for plan in waiting:
+        if plan.config.seed == waiting[0].config.seed:
+            setups.of(plan.config)  # what cannot run is said before anything is trained
+    for count, seed in enumerate(seeds, start=1):
+        own = [plan for plan in plans if plan.config.seed == seed]
+        for plan in own:
+            if plan in waiting:
+                bench.say(f"run {plans.index(plan) + 1} of {len(plans)}: {_name(plan)}{time_left(plans)}")
+                run_once(setups.of(plan.config), plan.folder, bench)
+            describe(setups, plan)
+        if count < len(seeds) and any(plan in waiting for plan in own):
+            summarise(contenders, seeds[:count], out, bench.command)
+    return summarise(contenders, seeds, out, bench.command)
+
+
+def planned(
+    given: Mapping[str, Any], contenders: Sequence[Contender], seeds: Sequence[int], out: Path
+) -> list[Planned]:
+    """All runs, seed by seed; what is no config, or is in the way, is said at once."""
+    plans = [
+        Planned(contender, make_config(contender.settings(given, seed)), run_folder(out, contender, seed))
+        for seed in dict.fromkeys(seeds)
+        for contender in contenders
+    ]
+    if not plans:
+        raise UserError("there is nothing to compare; name at least one method and one seed")
+    same: dict[str, Planned] = {}
+    for plan in plans:
+        first = same.setdefault(plan.config.digest(), plan)
+        clash = next((other for other in plans if other.folder == plan.folder and other is not plan), first)
+        if clash is not plan:
+            labels = f"'{first.contender.label}' and '{plan.contender.label}'"
+            raise UserError(f"the methods {labels} are the same; name each once")
+        if (plan.folder / "config.toml").exists():
+            check_same_config(plan.folder, to_toml(plan.config))
+    return plans
+
+
+def run_folder(out: Path, contender: Contender, seed: int) -> Path:
+    """Where a run of a comparison lies."""
+    return out / f"{contender.slug}-s{seed}"
+
+
+class Setups:
+    """Makes the objects of runs; the methods of one seed share its data."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        self.seed = -1
+        self.task: Task | None = None
+
+    def of(self, config: Config) -> Setup:
+        setup = set_up(config, root=self.root, task=self.task if config.seed == self.seed else None)
+        self.seed, self.task = config.seed, setup.task
+        return setup
+
+
+def run_once(setup: Setup, folder: Path, bench: Bench, *last: Watcher) -> None:
+    """Run in a folder, or go on with what is there; the last watchers hear of it after all others."""
+    run_in_folder(
+        setup,
+        folder,
+        resume=True,
+        workers=bench.workers,
+        device=bench.device,
+        watchers=[*bench.watch(), *last],
+        command=bench.command,
+    )
+
+
+def describe(setups: Setups, plan: Planned) -> None:
+    """Write what a finished run costs and its report, unless they are there."""
+    if not (plan.folder / "costs.json").exists():
+        write_atomically(plan.folder / "costs.json", (json.dumps(costs_of(setups.of(plan.config))) + "\n").encode())
+    if not (plan.folder / "report.html").exists():
+        write_report(plan.folder)
+
+
+def costs_of(setup: Setup) -> dict[str, Any]:
+    """What each client spends over the run (bytes, MACs), and which data reaches which parameters."""
+    account, profiles = account_of(setup), profiles_of(setup)
+    spent = run_costs(account, profiles, setup.how)
+    clients = {
+        key: [getattr(spent[client], key) for client in sorted(spent)] for key in ("down", "up", "macs", "memory")
+    }
+    reached = asdict(coverage(account, profiles, setup.how, setup.domains))
+    return {"schema": 1, **clients, "coverage": {key: reached[key] for key in ("domains", "slices", "reached")}}
+
+
+def summarise(contenders: Sequence[Contender], seeds: Sequence[int], out: Path, command: str) -> Comparison:
+    """Read the runs of these seeds and write what they say."""
+    unique = list(dict.fromkeys(seeds))
+    entries = [read_entry(c.label, {seed: run_folder(out, c, seed) for seed in unique}) for c in contenders]
+    return Comparison(entries, write_comparison(out, entries, command=command))
+
+
+def time_left(plans: Sequence[Planned]) -> str:
+    """How long the unfinished runs may take, judged by the finished ones: of the same method, where there are any."""
+    spent: dict[str, list[float]] = {}
+    for plan in plans:
+        if plan.finished:
+            spent.setdefault(plan.contender.label, []).append(read_result(plan.folder).get("seconds", 0.0))
+    if not spent:
+        return ""
+    typical = fmean(fmean(times) for times in spent.values())
+    left = sum(fmean(spent.get(p.contender.label, [typical])) for p in plans if not p.finished)
+    return f" (all in about {duration(left)})"
+
+
+def _name(plan: Planned) -> str:
+    return f"{plan.contender.label}, seed {plan.config.seed}"
