@@ -41,14 +41,15 @@ def command(config: Mapping[str, Any]) -> str:
 def lines(title: str, groups: Mapping[str, list[dict[str, Any]]]) -> Iterable[str]:
     yield f"# {title}\n"
     first = next(iter(groups.values()))[0]
-    yield f"Data: {first['data']}. {len(first['clients'])} clients. Accuracy in %, the mean over clients of each client's"
-    yield "test accuracy; ± is the standard deviation over seeds. Test images were used once, after all choices.\n"
+    yield f"Data: {first['data']}. {len(first['clients'])} clients."
+    yield "Accuracy in %: the mean over clients of each client's test accuracy; ± is the standard deviation over seeds."
+    yield "The best round and the order of bases were chosen on validation images; test images were scored at the end.\n"
     for name, results in groups.items():
         seeds = ", ".join(str(result["seed"]) for result in results)
         yield f"## `{name}`\n"
         yield f"Seeds {seeds}; {first['rounds']} rounds, the best validation round kept"
-        yield f"({', '.join(str(result['best_round'] + 1) for result in results)}); order of bases: {results[0]['order']};"
-        yield f"{sum(result['seconds'] for result in results) / len(results) / 60:.0f} minutes a run on a shared machine.\n"
+        best = ", ".join(str(result["best_round"] + 1) for result in results)
+        yield f"({best}); order of bases: {results[0]['order']}.\n"
         yield "| norm statistics | " + " | ".join(f"width {width}" for width in WIDTHS) + " |"
         yield "|---|" + "---:|" * len(WIDTHS)
         for norm in dict.fromkeys(row["norm"] for row in results[0]["scores"]):
