@@ -205,7 +205,7 @@ def page(results: dict[str, Any]) -> str:
     lines += [
         "",
         f"- Merging: {results['merge']['milliseconds_per_client']:.2f} ms a client, one update in memory.",
-        f"- Scoring all eight widths takes {results['score']['all_widths_over_widest_alone']:.2f} times the widest alone.",
+        f"- Scoring all eight widths: {results['score']['all_widths_over_widest_alone']:.2f} times the widest alone.",
         f"- Ten times as many registered clients: {growth['server']:.2f} times the server's peak memory, "
         f"{growth['worker']:.2f} times a worker's.",
         f"- {results['workers']} worker processes; the plain reference uses {results['threads']} threads.",

@@ -43,7 +43,7 @@ def lines(title: str, groups: Mapping[str, list[dict[str, Any]]]) -> Iterable[st
     first = next(iter(groups.values()))[0]
     yield f"Data: {first['data']}. {len(first['clients'])} clients."
     yield "Accuracy in %: the mean over clients of each client's test accuracy; ± is the standard deviation over seeds."
-    yield "The best round and the order of bases were chosen on validation images; test images were scored at the end.\n"
+    yield "The best round and the order of bases were chosen on validation images, test images scored at the end.\n"
     for name, results in groups.items():
         seeds = ", ".join(str(result["seed"]) for result in results)
         yield f"## `{name}`\n"
