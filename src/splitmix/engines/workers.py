@@ -81,8 +81,8 @@ class Workers:
 
         def feed(pipe: Connection) -> None:
             if len(ready) < 8 * len(self.pipes) and (task := next(queue, None)) is not None:
-                busy[pipe] = task[0]
                 self._send(pipe, (header, task[1]))
+                busy[pipe] = task[0]  # only now: what was not sent must not be waited for
 
         try:
             while True:

@@ -37,6 +37,7 @@ class State:
     best: Weights = field(default_factory=dict)
     memory: Weights = field(default_factory=dict)  # what clients keep to themselves, by client
     best_memory: Weights = field(default_factory=dict)  # the same, after the best round
+    seconds: float = 0.0  # spent so far, over all resumes
 
 
 class RunFolder:
@@ -102,6 +103,7 @@ class RunFolder:
             "round": state.round,
             "best_round": state.best_round,
             "best_accuracy": state.best_accuracy,
+            "seconds": state.seconds,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
         stem = self.checkpoints / f"round-{state.round:06d}"
@@ -168,7 +170,7 @@ def _read_state(manifest: Path, digest: str, like: Weights) -> State:
     memory = {name: value for name, value in tensors.items() if name.startswith("memory/")}
     best_memory = {f"memory/{name}": value for name, value in under("best-memory/").items()}
     kept = memory if newest else best_memory
-    return State(said["round"], weights, said["best_round"], said["best_accuracy"], best, memory, kept)
+    return State(said["round"], weights, said["best_round"], said["best_accuracy"], best, memory, kept, said.get("seconds", 0.0))
 
 
 def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:

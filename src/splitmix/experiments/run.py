@@ -79,8 +79,8 @@ class Run:
     command: str = ""
 
     def go(self, state: State | None = None) -> Outcome:
-        began = perf_counter()
         self.state = state or State(0, self.setup.fresh_weights())
+        self.began = perf_counter() - self.state.seconds
         restore_memories(self.engine, self.state.memory)
         for watcher in self.watchers:
             watcher.begin(self.setup, self.state.round)
@@ -98,7 +98,7 @@ class Run:
         finally:
             for watcher in self.watchers:
                 watcher.end()
-        return self._finish(began)
+        return self._finish()
 
     def _after_round(self, report: RoundReport) -> None:
         config = self.setup.config
@@ -108,9 +108,9 @@ class Run:
         state = replace(self.state, round=report.round + 1, weights=report.weights)
         if last or (report.round + 1) % config.eval_every == 0:
             state = self._validated(state, report.round)
-        self.state = state
+        self.state = replace(state, seconds=perf_counter() - self.began)
         if self.folder is not None and (last or (report.round + 1) % config.checkpoint_every == 0):
-            self.folder.save_state(replace(state, memory=all_memories(self.engine)), config.digest())
+            self.folder.save_state(replace(self.state, memory=all_memories(self.engine)), config.digest())
 
     def _validated(self, state: State, round: int) -> State:
         """Score on validation images and keep the best round, by the accuracy of the widest mix."""
@@ -123,7 +123,7 @@ class Run:
             return replace(best, best_memory=all_memories(self.engine))
         return state
 
-    def _finish(self, began: float) -> Outcome:
+    def _finish(self) -> Outcome:
         config, setup = self.setup.config, self.setup
         weights = self.state.best
         restore_memories(self.engine, self.state.best_memory)
@@ -142,7 +142,7 @@ class Run:
             rows += [{"norm": norm, "split": "test", **score_row(s)} for s in self._score(used, question)]
         self._add_costs(rows, calibrated)
         kept = calibrated  # with statistics, so that it can serve a single image
-        result = self._result(rows, order, kept, perf_counter() - began)
+        result = self._result(rows, order, kept, perf_counter() - self.began)
         if self.folder is not None:
             about = json.dumps({"bases": order, "config": config.digest()})  # one entry: several have no fixed order
             write_atomically(self.folder.path / "model.safetensors", save(kept, {"splitmix": about}))
