@@ -116,7 +116,7 @@ def coverage(entries: Sequence[Entry]) -> Picture:
         for label, found in counted.items()
     }
     shares = [(share, label, name) for label, found in counted.items() for name, share in found["domains"].items()]
-    share, label, name = min(shares)
+    share, label, name = min(shares, key=lambda found: found[0])
     much = f"Only {100 * share:.0f} %" if share else "Nothing"
     title = f"{much} of the net ever met the data of {short(name)} under {called(label)}"
     if share == 1:

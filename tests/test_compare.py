@@ -1,0 +1,507 @@
+"""Comparing methods: statistics, marks, tables and the page from runs made by hand, and one tiny real comparison."""
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from splitmix.cli import main
+from splitmix.core.errors import UserError
+from splitmix.core.types import Width
+from splitmix.experiments import compare_figures, compare_maps, compare_report
+from splitmix.experiments.compare import Bench, compare, planned, time_left
+from splitmix.experiments.compare_report import headline, write_comparison
+from splitmix.experiments.config import make_config, read_config, to_toml
+from splitmix.experiments.contenders import parse_contender, parse_contenders, with_rates
+from splitmix.experiments.drawing import NothingToDrawError
+from splitmix.experiments.recipes import RECIPES
+from splitmix.experiments.summary import (
+    asks_too_much,
+    clear_lead,
+    compared_widths,
+    cost_table,
+    overview_table,
+    read_entry,
+    standings,
+    summary_rows,
+    winners,
+)
+from splitmix.experiments.tables import Column, Table
+from splitmix.methods import METHODS
+from stripes import SETTINGS, stripes_folder
+from test_report import Tags
+
+WIDTHS = ("1/8", "1/4", "1/2", "1")
+DOMAINS = ("pen", "sign")
+COVERAGE = {"domains": {"pen": 0.5, "sign": 1.0}, "slices": ["1/8", "1"], "reached": {"pen": [1, 0.4], "sign": [1, 1]}}
+COSTS = {"down": [400, 800, 1600, 3200], "macs": [10, 20, 40, 80], "coverage": COVERAGE}
+
+
+def as_toml(method):
+    if isinstance(method, str):
+        return json.dumps(method)
+    return "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in method.items()) + "}"
+
+
+def fake_run(folder, method="splitmix", *, seed=1, accuracy=0.8, widths=WIDTHS, domains=DOMAINS, **more):
+    """A finished run of 20 rounds: `accuracy` at the narrowest width, two points more at each wider one."""
+    folder.mkdir(parents=True)
+    reached = {width: accuracy + 0.02 * i for i, width in enumerate(widths)}
+    config = f'task = "mini"\nmethod = {as_toml(method)}\nlr = 0.1\natom = "1/8"\nseed = {seed}\n'
+    (folder / "config.toml").write_text(config)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in fake_metrics(reached)))
+    (folder / "costs.json").write_text(json.dumps(COSTS))
+    clients = [
+        {"client": i, "domain": domains[i % 2], "budget": width, "train": 50, "test": 70}
+        for i, width in enumerate(WIDTHS)
+    ]
+    result = {
+        **{"schema": 1, "task": "mini", "seed": seed, "rounds": 20, "seconds": 40.0, "norm_text": "fixed"},
+        "method": method if isinstance(method, str) else method["name"],
+        "domains": list(domains),
+        "clients": clients,
+        "scores": [fake_score(i, width, value, domains) for i, (width, value) in enumerate(reached.items())],
+        **more,
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def fake_metrics(reached):
+    for round in range(20):
+        yield {"kind": "round", "round": round, "clients": 4, "parameters": 4000, "seconds": 2.0}
+    for round in range(4, 20, 5):
+        for width, value in reached.items():
+            accuracy = value * (round + 1) / 20
+            yield {"kind": "score", "round": round, "split": "val", "width": width, "accuracy": accuracy}
+
+
+def fake_score(i, width, value, domains):
+    return {
+        **{"width": width, "bases": 1, "norm": "client", "split": "test", "accuracy": value},
+        "domains": {domain: value - 0.01 * j for j, domain in enumerate(domains)},
+        "clients": [value - 0.02, value, value, value + 0.02],
+        **{"parameters": 1000 * (i + 1), "macs": 10_000 * (i + 1), "ms": 0.5},
+    }
+
+
+def make_entry(root, label, *accuracies, method=None, **settings):
+    """An entry whose seeds reach the given accuracies at the narrowest width."""
+    folders = {}
+    for seed, accuracy in enumerate(accuracies, start=1):
+        folders[seed] = root / f"run{len(list(root.iterdir()))}"
+        fake_run(folders[seed], method or label, seed=seed, accuracy=accuracy, **settings)
+    return read_entry(label, folders)
+
+
+@pytest.fixture
+def entry(tmp_path):
+    return partial(make_entry, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Split-Mix ahead of HeteroFL, and FedAvg of one width above both, for which it breaks the budgets."""
+    make = partial(make_entry, tmp_path_factory.mktemp("three"))
+    return [
+        make("splitmix", 0.80, 0.81, 0.82),
+        make("heterofl", 0.70, 0.71, 0.72),
+        make("fedavg 1/4", 0.90, 0.91, 0.92, method={"name": "fedavg", "width": "1/4"}, widths=("1/4",)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def written(three, tmp_path_factory):
+    return write_comparison(tmp_path_factory.mktemp("out"), three, command="splitmix compare mini")
+
+
+# --- who leads ----------------------------------------------------------------------------------------------------
+
+
+def test_mean_and_spread_are_those_of_the_seeds(three):
+    row = summary_rows(three)[0]
+    assert (row["mean"], row["spread"]) == (pytest.approx(0.81), pytest.approx(0.01))
+    assert row["seeds"] == {"1": 0.80, "2": 0.81, "3": 0.82}
+    assert (row["width"], row["macs"], row["parameters"], row["download"]) == ("1/8", 10_000, 1000, 1000)
+
+
+def test_a_lead_larger_than_the_spread_is_marked_and_a_smaller_one_is_not(entry):
+    first, near = entry("splitmix", 0.80, 0.82, 0.84), entry("heterofl", 0.79, 0.81, 0.83)
+    assert set(winners([first, near]).values()) == {None}
+    far = entry("heterofl", 0.59, 0.61, 0.63)
+    assert set(winners([first, far]).values()) == {"splitmix"}
+
+
+def test_one_seed_names_no_winner(entry):
+    entries = [entry("splitmix", 0.9), entry("heterofl", 0.1)]
+    assert set(winners(entries).values()) == {None}
+    assert headline(entries) == "One seed names no winner. Highest at full width: splitmix, 96.0 %."
+    assert summary_rows(entries)[0]["spread"] is None
+
+
+def test_a_winner_must_lead_all_others_not_just_the_second(entry):
+    first, second, wild = (
+        entry("splitmix", 0.80, 0.81, 0.82),
+        entry("heterofl", 0.70, 0.71, 0.72),
+        entry("fedrolex", 0.40, 0.60, 0.85),
+    )
+    assert winners([first, second])["1"] == "splitmix"
+    assert winners([first, second, wild])["1"] is None
+
+
+def test_without_a_rival_there_is_no_winner(three):
+    assert set(winners([three[0], three[2]]).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "clear"),
+    [
+        ([0.5, 0.5], [0.4, 0.4], True),  # no spread at all
+        ([0.5, 0.5], [0.5, 0.5], False),
+        ([0.4, 0.4], [0.5, 0.5], False),
+        ([0.50, 0.52, 0.54], [0.44, 0.46, 0.48], True),  # t = 3.7 at 4 degrees of freedom, where 2.8 is needed
+        ([0.50, 0.52, 0.54], [0.46, 0.48, 0.50], False),  # t = 2.4
+        ([0.50, 0.54], [0.40, 0.44], False),  # t = 3.5 at 2 degrees, where 4.3 is needed
+    ],
+)
+def test_welchs_test_by_hand(first, second, clear):
+    assert clear_lead(first, second) is clear
+
+
+def test_a_method_beyond_the_budgets_is_grey_and_never_marked(three):
+    best = standings(three, "1/4")
+    assert [(s.label, s.over_budget, s.winner) for s in best] == [
+        ("fedavg 1/4", True, False),
+        ("splitmix", False, True),
+        ("heterofl", False, False),
+    ]
+    assert overview_table(three).grey == [2]
+
+
+CLIENTS = [{"client": i, "domain": "pen", "budget": width} for i, width in enumerate(WIDTHS)]
+
+
+@pytest.mark.parametrize(
+    ("method", "too_much"),
+    [
+        ({"name": "fedavg", "width": "1/8"}, False),  # all can afford it, so it is a rival like any other
+        ({"name": "fedavg", "width": "1/4"}, True),
+        ({"name": "fedavg", "width": "1/4", "mode": "strict"}, False),
+        *((name, name == "fedavg") for name in METHODS),
+    ],
+)
+def test_budgets_are_broken_by_what_is_handed_out(method, too_much):
+    assert asks_too_much(method, "1/8", CLIENTS, seed=1) is too_much
+
+
+def test_widths_worth_a_column_are_the_budgets_and_those_of_single_nets(entry):
+    every = tuple(str(Width(i, 8)) for i in range(1, 9))
+    entries = [entry("splitmix", 0.8, widths=every), entry("fedavg 3/8", 0.8, method="fedavg", widths=("3/8",))]
+    assert compared_widths(entries) == ["1/8", "1/4", "3/8", "1/2", "1"]
+
+
+def test_runs_that_measured_different_things_are_not_compared(tmp_path, entry):
+    entries = [entry("splitmix", 0.8), entry("heterofl", 0.8, task="digits")]
+    with pytest.raises(UserError, match="cannot be compared"):
+        write_comparison(tmp_path / "out", entries)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_has_a_row_for_each_method_and_a_star_for_each_winner(three):
+    lines = overview_table(three).to_text().splitlines()
+    assert re.split(r"  +", lines[4].strip())[:3] == ["splitmix", "81.0 ± 1.0*", "83.0 ± 1.0*"]
+    assert re.split(r"  +", lines[6].strip())[:4] == ["fedavg 1/4 (over budget)", "-", "91.0 ± 1.0", "-"]
+    assert lines[4].index("81.0") == lines[5].index("71.0")  # the star pushes nothing out of line
+
+
+def test_the_costs_stand_beside_the_accuracy_best_first(three):
+    cells = cost_table(three).cells()
+    assert [row[:2] for row in cells[:2]] == [["1/8", "splitmix"], ["1/8", "heterofl"]]
+    assert cells[0][2:] == ["81.0 ± 1.0", "10.0k", "1.00k", "1.00k", "0.50"]
+
+
+def test_markdown_has_bold_winners_and_italic_bounds(three):
+    text = overview_table(three).to_markdown()
+    assert "| splitmix | **81.0 ± 1.0** |" in text
+    assert "| *fedavg 1/4 (over budget)* | *-* | *91.0 ± 1.0* |" in text
+
+
+def test_latex_is_booktabs_with_bold_winners_and_grey_bounds(three):
+    text = overview_table(three).to_latex()
+    assert r"\begin{tabular}{lrrrrrrr}" in text
+    assert r"splitmix & \textbf{81.0 $\pm$ 1.0} &" in text
+    assert r"\textcolor{gray}{fedavg 1/4 (over budget)} &" in text
+    assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"two-sided, 5 \%"))
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.count("&") for line in rows} == {7}
+
+
+def test_no_character_of_a_name_is_a_command_of_latex():
+    name = r"\input{x} & $a_1^2$ #~%[1]*"
+    text = Table("T", [Column("n", "n", number=False)], [(name,)]).to_latex()
+    assert r"\textbackslash{}input\{x\} \& \$a\_1\textasciicircum{}2\$ \#\textasciitilde{}\%{[}1]{*} \\" in text
+
+
+# --- the page and the files beside it -----------------------------------------------------------------------------
+
+
+def test_the_headline_says_who_leads_where(three, entry):
+    assert headline(three[:2]) == "At 1/8, 1/4, 1/2 and full width splitmix leads."
+    assert headline([three[0], entry("heterofl", 0.79, 0.81, 0.83)]) == "No method leads clearly at any width."
+
+
+def test_the_page_holds_all_pictures_and_needs_nothing_but_itself(written):
+    text = written.page.read_text()
+    page = Tags(text)
+    assert page.tags.count("svg") == 7
+    assert not re.search(r"https?:|//|src=|<link|<script|<image|@import|url\((?!#)", text)
+    assert "splitmix compare mini" in page.text
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_all_files_tell_the_same_numbers(three, written):
+    found = json.loads(written.rows.read_text())
+    assert found["winners"] == dict.fromkeys(WIDTHS, "splitmix")
+    assert found["rows"] == summary_rows(three)
+    assert written.markdown.read_text().startswith(overview_table(three).to_markdown())
+    assert cost_table(three).to_latex() in written.latex.read_text()
+
+
+def test_the_same_runs_give_the_same_page(three, written, tmp_path):
+    again = write_comparison(tmp_path / "out", three, command="splitmix compare mini")
+    assert again.page.read_bytes() == written.page.read_bytes()
+
+
+def test_names_never_become_markup(entry, tmp_path):
+    evil = "<script>$x^_&\\"
+    entries = [entry("splitmix", 0.8, 0.9, domains=(evil, "b")), entry("heterofl", 0.7, 0.8, domains=(evil, "b"))]
+    renamed = [replace(entries[0], label=evil), entries[1]]
+    files = write_comparison(tmp_path / "out", renamed, command=evil)
+    page = Tags(files.page.read_text())
+    assert "script" not in page.tags
+    assert evil in page.text
+
+
+def test_runs_without_costs_or_validation_have_a_smaller_page(entry, tmp_path):
+    lone = entry("splitmix", 0.8, widths=("1",))
+    (run,) = lone.runs
+    bare = replace(lone, runs=(replace(run, metrics=[], costs={}),))
+    page = Tags(write_comparison(tmp_path / "out", [bare]).page.read_text())
+    assert page.tags.count("svg") == 3  # two prices and the clients
+
+
+def test_pictures_say_a_fact_from_the_numbers(three):
+    titles = [
+        compare_figures.tradeoff(three).alt,
+        compare_figures.convergence(three).alt,
+        compare_figures.convergence(three, "seconds").alt,
+        compare_maps.client_boxes(three).alt,
+        compare_maps.domain_losses(three).alt,
+        compare_maps.coverage(three).alt,
+    ]
+    assert [title.split(";")[0] for title in titles] == [
+        "Unbeaten at its price in MACs: splitmix at 4 widths",
+        "At full width splitmix reaches 77 % in round 20, heterofl in round 20",
+        "At full width splitmix reaches 77 % after 40.0 s, heterofl after 40.0 s",
+        "The worst-off client fares best under splitmix: 84.0 %",
+        "Worst against FedAvg of the same width: heterofl on pen, width 1/4: -18.0",
+        "Only 50 % of the net ever met the data of pen under splitmix",
+    ]
+
+
+def test_without_fedavg_there_is_no_map_of_losses(three):
+    with pytest.raises(NothingToDrawError):
+        compare_maps.domain_losses(three[:2])
+
+
+def test_fedavg_of_several_widths_is_one_line(three, entry):
+    other = entry("fedavg 1/2", 0.9, 0.9, 0.9, method={"name": "fedavg", "width": "1/2"}, widths=("1/2",))
+    assert [*compare_figures.families([*three, other])] == ["splitmix", "heterofl", "fedavg"]
+
+
+# --- contenders ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "label", "slug"),
+    [
+        ("fedavg", "fedavg", "fedavg", "fedavg"),
+        ("fedavg:width=1/8", {"name": "fedavg", "width": "1/8"}, "fedavg 1/8", "fedavg-1of8"),
+        ('{name="fedavg", width="1/8"}', {"name": "fedavg", "width": "1/8"}, "fedavg 1/8", "fedavg-1of8"),
+        (
+            "sheterofl:listed=1/8 1 1,released_weighting=true",
+            {"name": "sheterofl", "listed": "1/8 1 1", "released_weighting": True},
+            "sheterofl listed=1/8 1 1 released_weighting",
+            "sheterofl-listed=1of8-1-1-released-weighting",
+        ),
+    ],
+)
+def test_a_method_is_named_with_its_own_settings(text, method, label, slug):
+    contender = parse_contender(text)
+    assert (contender.method, contender.label, contender.slug) == (method, label, slug)
+
+
+@pytest.mark.parametrize("text", ["", ":width=1", "fedavg:width", "{name=", "{}", "splitmix:lr=much", "splitmix:lr=-1"])
+def test_what_names_no_method_is_one_sentence(text):
+    with pytest.raises(UserError) as refusal:
+        parse_contender(text)
+    assert "\n" not in str(refusal.value)
+
+
+def test_each_method_gets_its_tuned_rate_and_an_own_one_stays():
+    tuned = with_rates(parse_contenders(["splitmix", "fedavg:lr=0.5"]), {"splitmix": 0.03})
+    assert [(contender.lr, contender.label) for contender in tuned] == [(0.03, "splitmix"), (0.5, "fedavg lr=0.5")]
+    with pytest.raises(UserError, match="no rate for 'heterofl', only for splitmix"):
+        with_rates(parse_contenders(["heterofl"]), {"splitmix": 0.03})
+
+
+def test_the_same_method_under_two_names_is_refused(tmp_path):
+    twice = parse_contenders(["splitmix", "splitmix:lr=0.1"])
+    with pytest.raises(UserError, match="are the same"):
+        planned({"task": "mini"}, twice, [1], tmp_path)
+
+
+# --- recipes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "expected"),
+    [
+        ("digits", "splitmix", {"lr": 0.01, "rescale_init": True, "schedule": "cosine", "rounds": 300}),
+        ("digits", "fedavg", {"lr": 0.1, "rescale_init": False}),
+        ("digits", {"name": "sheterofl"}, {"lr": 0.1}),
+        ("cifar10", "splitmix", {"lr": 0.01, "schedule": "steps", "epochs": 5, "batch": 128, "milestones": [150, 250]}),
+        ("cifar10", "fedavg", {"lr": 0.01, "objective": "masked"}),
+        ("cifar10", "sheterofl", {"lr": 0.1, "rounds": 400}),
+    ],
+)
+def test_the_papers_recipe_is_the_released_setting_of_task_and_method(task, method, expected):
+    config = make_config({"task": task, "method": method, "recipe": "paper"}).model_dump()
+    assert {key: config[key] for key in expected} == expected
+    assert (config["norm"], config["order"]) == ("batch", "natural")
+
+
+def test_an_explicit_setting_wins_over_a_recipe_and_the_file_shows_what_came_of_it(tmp_path):
+    config = read_config("digits", ["recipe=paper", "lr=0.5"])
+    assert (config.lr, config.norm) == (0.5, "batch")
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert "recipe" not in to_toml(config)
+    assert read_config(str(tmp_path / "config.toml")) == config
+
+
+def test_the_even_split_of_cifar10_has_rates_of_its_own():
+    config = make_config({"task": "cifar10", "method": "fedavg", "recipe": "paper", "partition": "iid"})
+    assert (config.lr, config.objective) == (0.1, "plain")
+
+
+def test_the_recommended_recipe_is_what_our_runs_support():
+    config = make_config({"recipe": "recommended"})
+    assert (config.lr, config.order, config.norm) == (0.1, "greedy", "post")
+
+
+def test_an_unknown_recipe_is_told_with_all_other_mistakes():
+    with pytest.raises(UserError, match=r"rounds: .*unknown recipe 'papr'; did you mean 'paper'\?"):
+        make_config({"recipe": "papr", "rounds": 0})
+    assert set(RECIPES) == {"paper", "recommended"}
+
+
+# --- real runs ----------------------------------------------------------------------------------------------------
+
+
+class Quiet:
+    """Counts the runs that begin."""
+
+    begun = 0
+
+    def begin(self, setup, start):
+        Quiet.begun += 1
+
+    def round(self, row): ...
+
+    def scores(self, rows): ...
+
+    def note(self, text): ...
+
+    def end(self): ...
+
+
+def bench(**more):
+    Quiet.begun = 0
+    return Bench(command="splitmix compare", watch=lambda: [Quiet()], **more)
+
+
+@pytest.mark.slow
+def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare_report, "comparison_page", lambda entries, command: "")  # pictures take their time
+    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
+    told = []
+    methods = parse_contenders(["splitmix", "heterofl"])
+    compare(given, methods[:1], [1], tmp_path / "out", bench())
+    found = compare(given, methods, [1, 2], tmp_path / "out", bench(say=told.append))
+    assert Quiet.begun == 3
+    assert [text.split(" (")[0] for text in told] == [
+        "run 2 of 4: heterofl, seed 1",
+        "run 3 of 4: splitmix, seed 2",
+        "run 4 of 4: heterofl, seed 2",
+    ]
+    assert all("all in about" in text for text in told)
+    runs = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert runs == ["heterofl-s1", "heterofl-s2", "splitmix-s1", "splitmix-s2"]
+    assert (tmp_path / "out" / "splitmix-s1" / "report.html").exists()
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    again = compare(given, methods, [1, 2], tmp_path / "out", bench())
+    assert Quiet.begun == 0
+    assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()} == before
+    assert summary_rows(again.entries) == summary_rows(found.entries)
+    assert found.entries[0].runs[0].costs["coverage"]["domains"].keys() == {"north", "south"}
+
+
+@pytest.mark.slow
+def test_a_method_that_cannot_run_is_told_before_anything_is_trained(tmp_path):
+    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "budgets": "1/4 1/2"}
+    with pytest.raises(UserError, match="no client can train width 1"):
+        compare(given, parse_contenders(["splitmix", "fedavg:width=1,mode=strict"]), [1], tmp_path / "out", bench())
+    assert Quiet.begun == 0
+
+
+def test_a_run_with_other_settings_is_in_the_way(tmp_path):
+    fake_run(tmp_path / "splitmix-s1")
+    with pytest.raises(UserError, match="begun with other settings"):
+        planned({"task": "mini", "rounds": 3}, parse_contenders(["splitmix"]), [1], tmp_path)
+
+
+def test_the_time_left_is_judged_by_finished_runs_of_the_same_method(tmp_path):
+    plans = planned({"task": "mini"}, parse_contenders(["splitmix", "heterofl"]), [1, 2], tmp_path)
+    assert time_left(plans) == ""
+    fake_run(plans[0].folder, seconds=100.0)
+    assert time_left(plans) == " (all in about 5 min 0 s)"  # three times as long
+    fake_run(plans[1].folder, "heterofl", seconds=10.0)
+    assert time_left(plans) == " (all in about 1 min 50 s)"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["compare", "mini", "--methods", "splitmx"], "did you mean 'splitmix'?"),
+        (["compare", "mini", "--methods", "fedavg:width"], "write key=value"),
+        (["compare", "mini", "--seeds", "-1"], "seed"),
+        (["compare", "nowhere.toml"], "no config file"),
+        (["compare", "mini", "--tuned", "nowhere.json"], "no tuning record"),
+        (["compare", "mini", "-o", "roundz=3"], "did you mean 'rounds'?"),
+        (["compare", "mini", "--workers", "0"], "too few"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    error = capsys.readouterr().err
+    assert left.value.code == 2
+    assert told in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
