@@ -23,6 +23,7 @@ from splitmix.experiments.summary import (
     compared_widths,
     cost_table,
     overview_table,
+    read_costs,
     read_entry,
     standings,
     summary_rows,
@@ -36,7 +37,7 @@ from test_report import Tags
 WIDTHS = ("1/8", "1/4", "1/2", "1")
 DOMAINS = ("pen", "sign")
 COVERAGE = {"domains": {"pen": 0.5, "sign": 1.0}, "slices": ["1/8", "1"], "reached": {"pen": [1, 0.4], "sign": [1, 1]}}
-COSTS = {"down": [400, 800, 1600, 3200], "macs": [10, 20, 40, 80], "coverage": COVERAGE}
+COSTS = {**{key: [400, 800, 1600, 3200] for key in ("down", "up", "macs", "memory")}, "coverage": COVERAGE}
 
 
 def as_toml(method):
@@ -287,10 +288,18 @@ def test_names_never_become_markup(entry, tmp_path):
     assert evil in page.text
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"down": "much"}'])
+def test_costs_that_cannot_be_read_count_as_none(tmp_path, text):
+    run = fake_run(tmp_path / "run")
+    assert read_costs(run) == COSTS
+    (run / "costs.json").write_text(text)
+    assert read_costs(run) is None
+
+
 def test_runs_without_costs_or_validation_have_a_smaller_page(entry, tmp_path):
     lone = entry("splitmix", 0.8, widths=("1",))
     (run,) = lone.runs
-    bare = replace(lone, runs=(replace(run, metrics=[], costs={}),))
+    bare = replace(lone, runs=(replace(run, metrics=[], costs=None),))
     page = Tags(write_comparison(tmp_path / "out", [bare]).page.read_text())
     assert page.tags.count("svg") == 3  # two prices and the clients
 

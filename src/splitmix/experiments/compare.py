@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,7 +19,7 @@ from splitmix.experiments.records import read_result
 from splitmix.experiments.report import write_report
 from splitmix.experiments.run import Watcher, check_same_config, run_in_folder
 from splitmix.experiments.setup import Setup, set_up
-from splitmix.experiments.summary import Entry, read_entry
+from splitmix.experiments.summary import Costs, Entry, read_costs, read_entry
 
 
 @dataclass(frozen=True)
@@ -137,21 +137,29 @@ def run_once(setup: Setup, folder: Path, bench: Bench, *last: Watcher) -> None:
 
 def describe(setups: Setups, plan: Planned) -> None:
     """Write what a finished run costs and its report, unless they are there."""
-    if not (plan.folder / "costs.json").exists():
+    if read_costs(plan.folder) is None:
         write_atomically(plan.folder / "costs.json", (json.dumps(costs_of(setups.of(plan.config))) + "\n").encode())
     if not (plan.folder / "report.html").exists():
         write_report(plan.folder)
 
 
-def costs_of(setup: Setup) -> dict[str, Any]:
+def costs_of(setup: Setup) -> Costs:
     """What each client spends over the run (bytes, MACs), and which data reaches which parameters."""
     account, profiles = account_of(setup), profiles_of(setup)
     spent = run_costs(account, profiles, setup.how)
-    clients = {
-        key: [getattr(spent[client], key) for client in sorted(spent)] for key in ("down", "up", "macs", "memory")
+    each = [spent[client] for client in sorted(spent)]
+    reached = coverage(account, profiles, setup.how, setup.domains)
+    return {
+        "down": [client.down for client in each],
+        "up": [client.up for client in each],
+        "macs": [client.macs for client in each],
+        "memory": [client.memory for client in each],
+        "coverage": {
+            "domains": dict(reached.domains),
+            "slices": list(reached.slices),
+            "reached": {domain: list(shares) for domain, shares in reached.reached.items()},
+        },
     }
-    reached = asdict(coverage(account, profiles, setup.how, setup.domains))
-    return {"schema": 1, **clients, "coverage": {key: reached[key] for key in ("domains", "slices", "reached")}}
 
 
 def summarise(contenders: Sequence[Contender], seeds: Sequence[int], out: Path, command: str) -> Comparison:

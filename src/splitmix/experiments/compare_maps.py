@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from splitmix.experiments import drawing
 from splitmix.experiments.compare_figures import called, count_axis, families, looks
@@ -28,10 +28,10 @@ def client_boxes(entries: Sequence[Entry]) -> Picture:
     if not any(accuracy.values()):
         raise NothingToDrawError("the results have no accuracy for each client to draw")
     columns = [("accuracy (%)\nat its widest", accuracy, False)]
-    for key, heading in (("down", "download\n(bytes per round)"), ("macs", "training\n(MACs per round)")):
-        found = {entry.label: _per_round(entry, key) for entry in entries}
-        if any(found.values()):
-            columns.append((heading, found, True))
+    traffic = {entry.label: _per_round(entry, "down") for entry in entries}
+    work = {entry.label: _per_round(entry, "macs") for entry in entries}
+    counts = (("download\n(bytes per round)", traffic), ("training\n(MACs per round)", work))
+    columns += [(heading, found, True) for heading, found in counts if any(found.values())]
     rivals = [entry.label for entry in entries if not entry.over_budget and accuracy[entry.label]] or [*accuracy]
     worst = {label: min(accuracy[label], default=0.0) for label in rivals}
     best = max(worst, key=lambda label: worst[label])
@@ -102,7 +102,7 @@ def domain_losses(entries: Sequence[Entry]) -> Picture:
 @in_style
 def coverage(entries: Sequence[Entry]) -> Picture:
     """Which data reached which parameters: the share of each slice of the net that a domain's clients ever trained."""
-    known = {e.label: e.runs[0].costs["coverage"] for e in entries if e.runs[0].costs.get("coverage")}
+    known = {e.label: costs["coverage"] for e in entries if (costs := e.runs[0].costs) is not None}
     counted = {
         label: found  # one net that everybody trains is no picture
         for label, found in known.items()
@@ -208,13 +208,13 @@ def _client_accuracies(entry: Entry) -> list[float]:
     return [100 * share for share in shares if share is not None]
 
 
-def _per_round(entry: Entry, key: str) -> list[float]:
+def _per_round(entry: Entry, key: Literal["down", "macs"]) -> list[float]:
     """What each client spent in a round on average, in all seeds; those that spent nothing cannot be drawn."""
     return [
         spent / run.result["rounds"]
         for run in entry.runs
-        if run.result.get("rounds")
-        for spent in run.costs.get(key, [])
+        if run.costs and run.result.get("rounds")
+        for spent in run.costs[key]
         if spent
     ]
 

@@ -1,13 +1,15 @@
 """What several runs say together: mean and spread over seeds, who leads clearly, and tables of both."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.core.errors import UserError
 from splitmix.core.method import respects_budgets
@@ -28,6 +30,27 @@ _T = ((1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (
 _T_LARGE = ((20, 2.086), (30, 2.042), (60, 2.0), (math.inf, 1.96))
 
 
+class Reached(TypedDict):
+    """The share of the parameters that each domain's data trained: of all, and of each slice."""
+
+    domains: dict[str, float]
+    slices: list[str]
+    reached: dict[str, list[float]]
+
+
+class Costs(TypedDict):
+    """The content of `costs.json`: what each client spent over a run, in bytes and MACs, and what its data reached."""
+
+    down: list[int]
+    up: list[int]
+    macs: list[int]
+    memory: list[int]
+    coverage: Reached
+
+
+_COSTS: TypeAdapter[Costs] = TypeAdapter(Costs)
+
+
 @dataclass(frozen=True)
 class Record:
     """One finished run, as it lies in its folder."""
@@ -36,7 +59,7 @@ class Record:
     folder: Path
     result: Result
     metrics: Sequence[Row] = ()
-    costs: Mapping[str, Any] = field(default_factory=dict)
+    costs: Costs | None = None
 
     @property
     def scores(self) -> dict[str, Score]:
@@ -104,11 +127,15 @@ def read_entry(label: str, folders: Mapping[int, Path]) -> Entry:
 
 def read_record(seed: int, folder: Path) -> Record:
     """A run; its costs are there if a comparison has counted them."""
+    return Record(seed, folder, read_result(folder), read_metrics(folder), read_costs(folder))
+
+
+def read_costs(folder: Path) -> Costs | None:
+    """What a run costs, if it was counted and can be read."""
     try:
-        costs = json.loads((folder / "costs.json").read_text())
-    except (OSError, ValueError):
-        costs = {}
-    return Record(seed, folder, read_result(folder), read_metrics(folder), costs if isinstance(costs, dict) else {})
+        return _COSTS.validate_json((folder / "costs.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 def asks_too_much(method: Any, atom: Any, clients: Sequence[Client], seed: int) -> bool:
@@ -261,9 +288,9 @@ def spread_text(value: tuple[float, float | None] | None) -> str:
 def training_macs(entry: Entry) -> float | None:
     """MACs that a client trains in a round, on average over clients, rounds and seeds."""
     counted = [
-        sum(run.costs["macs"]) / max(1, len(run.costs["macs"])) / run.result["rounds"]
+        fmean(run.costs["macs"]) / run.result["rounds"]
         for run in entry.runs
-        if run.costs.get("macs") and run.result.get("rounds")
+        if run.costs and run.costs["macs"] and run.result.get("rounds")
     ]
     return fmean(counted) if counted else None
 
