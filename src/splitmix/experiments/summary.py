@@ -327,8 +327,10 @@ def _caption(entries: Sequence[Entry], more: str) -> str:
     """How the numbers were made, in sentences."""
     first = entries[0].runs[0].result
     seeds = ", ".join(str(run.seed) for run in entries[0].runs)
+    what = f"Mean accuracy over {len(first['clients'])} clients on their own test images"
     several = len(entries[0].runs) > 1
-    what = f"Mean ± standard deviation over seeds {seeds}" if several else f"One seed ({seeds})"
-    sentences = [f"{what} of the mean accuracy over {len(first['clients'])} clients on their own test images."]
+    sentences = [
+        f"{what}; mean ± standard deviation over seeds {seeds}." if several else f"{what}; one seed ({seeds})."
+    ]
     sentences += [RULE, *([GREYED] if any(entry.over_budget for entry in entries) else []), more]
     return " ".join([*sentences, f"{plain(first.get('rounds'))} rounds; norms use {norm_text(first)}."])
