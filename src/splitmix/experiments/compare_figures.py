@@ -104,15 +104,11 @@ def tradeoff(entries: Sequence[Entry], price: str = "macs") -> Picture:
         "test accuracy (%), mean over clients and seeds; ringed: unbeaten at its price",
         4.0,
     )
-    shown, labelled = set(compared_widths(entries)), set[tuple[str, int]]()
+    colours = {entry.label: style[name].colour for name, group in groups.items() for entry in group}
     for name, group in groups.items():
         points = sorted((s for s in found if s.label in {e.label for e in group}), key=lambda s: cost_of(s, price))
         _price_line(axes, points, price, style[name])
-        fresh = [s for s in points if s.width in shown and (s.width, cost_of(s, price)) not in labelled]
-        labelled |= {(s.width, cost_of(s, price)) for s in fresh}  # methods may share a width's price
-        for s in fresh:
-            place = (cost_of(s, price), 100 * s.mean)
-            axes.annotate(s.width, place, (4, -12), textcoords="offset points", color=GREY, fontsize=8)
+    _name_widths(axes, [s for s in found if s.width in compared_widths(entries)], price, colours)
     for standing in front:
         axes.plot(cost_of(standing, price), 100 * standing.mean, "o", mfc="none", mec=INK, ms=11, mew=0.9, zorder=5)
     count_axis(axes)
@@ -121,6 +117,17 @@ def tradeoff(entries: Sequence[Entry], price: str = "macs") -> Picture:
     drawing.per_cent_ticks(axes)
     drawing.legend(figure, [called(name) for name in groups], [style[name].colour for name in groups])
     return Picture(f"tradeoff-{price}", figure)
+
+
+def _name_widths(axes: "Axes", points: Sequence[Standing], price: str, colours: Mapping[str, str]) -> None:
+    """Write each width above its point; where methods share its price, above the best of them."""
+    best: dict[tuple[str, int], Standing] = {}
+    for point in sorted(points, key=lambda point: point.mean):
+        best[point.width, cost_of(point, price)] = point
+    for (width, x), point in best.items():
+        place = (x, 100 * (point.mean + (point.spread or 0)))
+        colour = GREY if point.over_budget else colours[point.label]
+        axes.annotate(width, place, (0, 8), textcoords="offset points", ha="center", color=colour, fontsize=8)
 
 
 def count_axis(axes: "Axes") -> None:
