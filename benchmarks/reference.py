@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """One client's images; each is turned into a float tensor when it is asked for, as ToTensor does."""
+    """One client's images, as stock image sets give them: each becomes a PIL image, then a tensor as by ToTensor."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.images, self.labels = images, labels
@@ -22,7 +23,9 @@ class Images(Dataset[tuple[Tensor, int]]):
         return len(self.labels)
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        return torch.from_numpy(self.images[i]).permute(2, 0, 1).contiguous().float().div(255), int(self.labels[i])
+        image = Image.fromarray(self.images[i])
+        pixels = torch.from_numpy(np.array(image, copy=True)).permute(2, 0, 1).contiguous()
+        return pixels.float().div(255), int(self.labels[i])
 
 
 def digit_net(width: float) -> nn.Module:

@@ -5,9 +5,7 @@ python benchmarks/run.py digit      one of: digit preresnet18 merge score memory
 """
 
 import json
-import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # the reference too must not spin on a shared machine
 
 import resource
 import subprocess
