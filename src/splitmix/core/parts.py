@@ -58,16 +58,18 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
     of an entry replaces it, and merging what was cut gives back the same bytes.
     """
     mean = {name: value.clone() for name, value in weights.items()}
+    rows = {name: value.unbind() for name, value in mean.items()}  # a view of each base
     whole = [0] * layout.count  # samples that trained a base as a whole
     seen: Weights = {}  # samples that trained each entry, from the first part on that is narrower than a base
     for update in updates:
         parts, samples = covering(update.parts), update.samples * update.weight
         if parts[0].width == layout.width and not seen:
+            came = [value.unbind() for value in update.weights.values()]
+            held = [rows[name] for name in update.weights]
             for row, part in enumerate(parts):
                 whole[part.base] += samples
                 share = samples / whole[part.base]
-                for name, value in update.weights.items():
-                    mean[name][part.base].lerp_(value[row], share)
+                torch._foreach_lerp_([h[part.base] for h in held], [c[row] for c in came], share)
             continue
         windows = windows_of(net, layout.width, parts[0])
         bases = torch.tensor([part.base for part in parts])
