@@ -32,7 +32,7 @@ check: $(READY)  ## format, lint, types and tests
 	$(MAKE) test
 
 bench: $(READY)  ## speed against a plain reference; writes benchmarks/latest.json
-	$(BIN)/python benchmarks/run.py
+	env -u OMP_WAIT_POLICY $(BIN)/python benchmarks/run.py
 
 clean:  ## remove what was made
 	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,8 +5,6 @@ python benchmarks/run.py digit      one of: digit preresnet18 merge score memory
 """
 
 import json
-
-
 import resource
 import subprocess
 import sys

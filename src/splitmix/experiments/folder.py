@@ -170,7 +170,9 @@ def _read_state(manifest: Path, digest: str, like: Weights) -> State:
     memory = {name: value for name, value in tensors.items() if name.startswith("memory/")}
     best_memory = {f"memory/{name}": value for name, value in under("best-memory/").items()}
     kept = memory if newest else best_memory
-    return State(said["round"], weights, said["best_round"], said["best_accuracy"], best, memory, kept, said.get("seconds", 0.0))
+    return State(
+        said["round"], weights, said["best_round"], said["best_accuracy"], best, memory, kept, said.get("seconds", 0.0)
+    )
 
 
 def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:
