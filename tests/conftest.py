@@ -1,7 +1,13 @@
-"""What all tests share: one thread, and short names."""
+"""What all tests share: one thread, and the same terminal wherever they run."""
+
+import os
 
 import pytest
 import torch
+
+os.environ["TERM"] = "xterm-256color"
+for colours in ("NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(colours, None)
 
 
 @pytest.fixture(autouse=True, scope="session")
