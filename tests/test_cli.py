@@ -25,6 +25,8 @@ from splitmix.experiments.records import read_result
 from stripes import SETTINGS, stripes, stripes_folder, stripes_task
 from toys import METHOD
 
+pytestmark = pytest.mark.slow  # whole runs and commands
+
 OPTIONS = [word for key, value in SETTINGS.items() for word in ("-o", f"{key}={value}")]
 LISTS = ("tasks", "methods", "nets", "budgets", "settings")
 COMMANDS = ((), ("train",), ("eval",), ("report",), ("cost",), ("data",), *((name,) for name in LISTS))

@@ -34,6 +34,8 @@ from splitmix.methods import METHODS
 from stripes import SETTINGS, stripes_folder
 from test_report import Tags
 
+pytestmark = pytest.mark.slow  # whole runs and commands
+
 WIDTHS = ("1/8", "1/4", "1/2", "1")
 DOMAINS = ("pen", "sign")
 COVERAGE = {"domains": {"pen": 0.5, "sign": 1.0}, "slices": ["1/8", "1"], "reached": {"pen": [1, 0.4], "sign": [1, 1]}}

@@ -46,6 +46,7 @@ def test_every_method_has_a_page() -> None:
     assert {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")} == {*METHODS, "README"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "code"), CODE, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(CODE)])
 def test_a_python_block_runs(page: Path, code: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -29,6 +29,8 @@ from splitmix.experiments.setup import set_up
 from stripes import SETTINGS, stripes, stripes_folder, stripes_task
 from toys import Tiny, plain_build
 
+pytestmark = pytest.mark.slow  # whole runs and commands
+
 VARIANTS = {
     "post": {"norm": "post"},
     "batch": {"norm": "batch", "order": "validation"},
