@@ -293,7 +293,8 @@ def test_the_union_of_windows_is_that_of_their_entries(drawn, within):
     for part in parts:
         for name, axes in windows_of(net, FULL, part).items():
             if name in masks:
-                masks[name][torch.meshgrid(*axes, indexing="ij")] = True
+                rows = [torch.arange(n)[axis] for n, axis in zip(masks[name].shape, axes, strict=True)]
+                masks[name][torch.meshgrid(*rows, indexing="ij")] = True
     inner = {name: tuple(slice(n) for n in net.shapes(within)[name]) for name in masks}
     assert union_size(net, FULL, parts, within) == sum(int(masks[name][inner[name]].sum()) for name in masks)
 

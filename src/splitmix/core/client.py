@@ -8,7 +8,7 @@ from torch import Tensor
 
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
-from splitmix.core.parts import covering, window
+from splitmix.core.parts import covering, window, windows
 from splitmix.core.random import torch_rng_for
 from splitmix.core.types import (
     Calibrate,
@@ -129,13 +129,13 @@ class Parts:
         whole = covering(self.parts)
         row = {part.base: i for i, part in enumerate(whole)}
         groups = list(group_by_width(self.parts).values())
+        chosen = groups if only is None else [groups[i] for i in only]
+        nested = windows(self.net, whole[0].width, self.leaves, [replace(group[0], shift=0) for group in chosen])
         logits = []
-        for group in groups if only is None else [groups[i] for i in only]:
+        for group, entries in zip(chosen, nested, strict=True):
             bases = [row[part.base] for part in group]
-            picked = self.leaves
             if bases != list(range(len(whole))):
-                picked = {name: value[bases] for name, value in self.leaves.items()}
-            entries = window(self.net, whole[0].width, picked, replace(group[0], shift=0))
+                entries = {name: value[bases] for name, value in entries.items()}
             logits.append(self.net.run(group[0].width, entries, x, robust, training=training))
         return logits
 

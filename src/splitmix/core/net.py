@@ -1,6 +1,7 @@
 """A net at any width, run as a pure function of its weights: all bases of one width in one call."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class Net:
     def __init__(self, build: Build, *, stacked: bool = True) -> None:
         self.build, self.stacked = build, stacked
         self._templates: dict[tuple[Width, str], Template] = {}
+        self.windows: dict[tuple[Width, Width, int], Any] = Recent()  # what `core.parts` found of windows in this net
 
     def template(self, width: Width, norm: str = "stored") -> "Template":
         """The net at a width; its norms hold statistics (`stored`), none (`batch`), or the last batch's (`measure`)."""
@@ -107,6 +109,15 @@ class Net:
             for name in _rescaled_names(module):
                 entries[name] = entries[name] * float(width) ** 0.5
         return entries
+
+
+class Recent(dict[Any, Any]):
+    """A small memory of what is costly to find: it forgets the oldest of more than 64."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if len(self) >= 64:
+            del self[next(iter(self))]
+        super().__setitem__(key, value)
 
 
 class Template:

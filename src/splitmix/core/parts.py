@@ -1,6 +1,7 @@
 """Cutting parts out of the server's weights and merging them back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Layout, Part, Update, Weights, Width, at_width, nested_width
 
-Windows = tuple[Tensor, ...]  # for each axis of an entry, the numbers of the rows that belong to a part
+Axes = tuple[slice | Tensor, ...]  # for each axis of an entry, the rows that belong to a part
 
 
 def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -39,89 +40,128 @@ def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> We
 
 
 def window(net: Net, full: Width, weights: Weights, part: Part) -> Weights:
-    """The entries of a part, taken from stacked bases of the full width; differentiable, so nested parts share leaves.
+    """The entries of a part, taken from stacked bases of the full width."""
+    return windows(net, full, weights, [part])[0]
 
-    Where the weights keep an entry for the part's own width (norm statistics), it takes the window's place.
+
+def windows(net: Net, full: Width, weights: Weights, parts: Sequence[Part]) -> list[Weights]:
+    """The entries of several parts, which share the leaves that they are taken from; differentiable.
+
+    Where the weights keep an entry for a part's own width (norm statistics), it takes the window's place.
     """
     whole = {name: value for name, value in weights.items() if nested_width(name) is None}
-    if part.width == full:
-        return whole
-    windows = windows_of(net, full, part)
-    own = {name: weights.get(at_width(part.width, name)) for name in whole}
-    return {name: _take(value, windows[name]) if (kept := own[name]) is None else kept for name, value in whole.items()}
+    if all(part.width == full for part in parts):
+        return [whole for _ in parts]
+    places = [windows_of(net, full, part) for part in parts]
+    take: Callable[..., tuple[Tensor, ...]] = Windows.apply
+    pieces = {name: take(value, *(place[name] for place in places)) for name, value in whole.items()}
+    own = [{name: weights.get(at_width(part.width, name)) for name in whole} for part in parts]
+    return [
+        {name: pieces[name][i] if (kept := own[i][name]) is None else kept for name in whole} for i in range(len(parts))
+    ]
+
+
+class Windows(torch.autograd.Function):
+    """Windows of one tensor. Their gradients meet in one tensor of its size; slices would make one for each window."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, *places: Axes) -> tuple[Tensor, ...]:
+        ctx.places, ctx.shape = places, whole.shape
+        ctx.set_materialize_grads(False)
+        return tuple(_take(whole, axes) for axes in places)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+        total: Tensor | None = None
+        used = [(slope, axes) for slope, axes in zip(slopes, ctx.places, strict=True) if slope is not None]
+        for slope, axes in sorted(used, key=lambda pair: -pair[0].numel()):
+            if total is None and slope.shape == ctx.shape:
+                total = slope.clone()
+                continue
+            total = slope.new_zeros(ctx.shape) if total is None else total
+            total[_outer((slice(0, ctx.shape[0]), *axes))] += slope
+        return total, *(None for _ in ctx.places)
 
 
 def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update]) -> Weights:
     """Mean of every entry over the clients that trained it, weighted by samples; entries nobody trained stay (Alg. 1).
 
-    A running mean, one update in memory at a time: mean += (update - mean) * samples / samples so far. The first update
-    of an entry replaces it, and merging what was cut gives back the same bytes.
+    A running mean for each part that came, one update in memory at a time: mean += (update - mean) * samples / samples
+    so far. At the end parts that overlap are averaged in the same way. Merging what was cut gives back the same bytes.
     """
-    mean = {name: value.clone() for name, value in weights.items()}
-    rows = {name: value.unbind() for name, value in mean.items()}  # a view of each base
-    whole = [0] * layout.count  # samples that trained a base as a whole
-    seen: Weights = {}  # samples that trained each entry, from the first part on that is narrower than a base
+    samples: dict[Part, int] = {}
+    means: dict[Part, Weights] = {}
     for update in updates:
-        parts, samples = covering(update.parts), update.samples * update.weight
-        if parts[0].width == layout.width and not seen:
-            came = [value.unbind() for value in update.weights.values()]
-            held = [rows[name] for name in update.weights]
-            for row, part in enumerate(parts):
-                whole[part.base] += samples
-                share = samples / whole[part.base]
-                torch._foreach_lerp_([h[part.base] for h in held], [c[row] for c in came], share)
-            continue
-        windows = windows_of(net, layout.width, parts[0])
-        bases = torch.tensor([part.base for part in parts])
-        for name, value in update.weights.items():
-            where = _where((bases, *windows[name]))
-            if name not in seen:
-                seen[name] = _counts(whole, mean[name])
-            seen[name][where] += samples
-            mean[name][where] = torch.lerp(mean[name][where], value, samples / seen[name][where])
-    return mean
+        for row, part in enumerate(covering(update.parts)):
+            count = update.samples * update.weight
+            samples[part] = samples.get(part, 0) + count
+            if part not in means:
+                means[part] = {name: value[row].clone() for name, value in update.weights.items()}
+                continue
+            held, came = zip(*((mean, update.weights[name][row]) for name, mean in means[part].items()), strict=True)
+            torch._foreach_lerp_(held, came, count / samples[part])
+    return _overlaid(net, layout, weights, means, samples)
 
 
-def windows_of(net: Net, full: Width, part: Part) -> dict[str, Windows]:
+def _overlaid(
+    net: Net, layout: Layout, weights: Weights, means: dict[Part, Weights], samples: dict[Part, int]
+) -> Weights:
+    """The weights, with the parts' means put in; where parts overlap, the mean by samples."""
+    merged = {name: value.clone() for name, value in weights.items()}
+    bases = [part.base for part in means]
+    seen: dict[tuple[int, str], Tensor] = {}  # samples behind every entry of a base that several parts trained
+    for part, mean in means.items():
+        places = windows_of(net, layout.width, part)
+        for name, value in mean.items():
+            target = merged[name][part.base]
+            where = _outer(places[name]) if name in places else ...  # statistics of a nested width are never cut
+            if bases.count(part.base) == 1:
+                target[where] = value
+                continue
+            count = seen.setdefault((part.base, name), torch.zeros_like(target))
+            count[where] += samples[part]
+            target[where] = torch.lerp(target[where], value, samples[part] / count[where])
+    return merged
+
+
+def windows_of(net: Net, full: Width, part: Part) -> Mapping[str, Axes]:
     """Which entries of the full net make up a part: `width` of each scaled axis, from `shift` on, wrapping around."""
-    wide, small, blocks = net.shapes(full), net.shapes(part.width), net.blocks(full)
-    return {
-        name: tuple(
-            _window(have, want, part.shift, blocks.get(name, 1) if axis == 1 else 1)
-            for axis, (have, want) in enumerate(zip(wide[name], small[name], strict=True))
-        )
-        for name in wide
-    }
+    key = (full, part.width, part.shift)
+    known: Mapping[str, Axes] | None = net.windows.get(key)
+    if known is None:
+        wide, small, blocks = net.shapes(full), net.shapes(part.width), net.blocks(full)
+        net.windows[key] = known = {
+            name: tuple(
+                _window(have, want, part.shift, blocks.get(name, 1) if axis == 1 else 1)
+                for axis, (have, want) in enumerate(zip(wide[name], small[name], strict=True))
+            )
+            for name in wide
+        }
+    return known
 
 
-def _counts(whole: Sequence[int], like: Tensor) -> Tensor:
-    """The samples that trained each base, for each of its entries."""
-    samples = torch.tensor(whole, dtype=like.dtype, device=like.device)
-    return samples.view(-1, *[1] * (like.dim() - 1)).expand_as(like).clone()
-
-
-def _window(have: int, want: int, shift: int, block: int) -> Tensor:
+def _window(have: int, want: int, shift: int, block: int) -> slice | Tensor:
     """Rows of one axis: `want` of `have`; rows come in blocks where a channel was flattened with its pixels."""
-    if have == want:
-        return torch.arange(have)
-    channels = (torch.arange(want // block) + shift) % (have // block)
-    return (channels[:, None] * block + torch.arange(block)).flatten()
+    start, channels = (0, have) if have == want else (shift * block % have, have // block)
+    if start + want <= have:
+        return slice(start, start + want)
+    rows = (torch.arange(want // block) + shift) % channels
+    return (rows[:, None] * block + torch.arange(block)).flatten()
 
 
-def _take(value: Tensor, windows: Windows) -> Tensor:
-    for axis, rows in enumerate(windows, start=1):
-        if len(rows) == value.shape[axis]:
-            continue
-        value = value.narrow(axis, int(rows[0]), len(rows)) if _consecutive(rows) else value.index_select(axis, rows)
+def _take(value: Tensor, axes: Axes) -> Tensor:
+    """The outer product of the rows of every axis but the first, which numbers the bases."""
+    for axis, rows in enumerate(axes, start=1):
+        if isinstance(rows, Tensor):
+            value = value.index_select(axis, rows)
+        elif rows.stop - rows.start != value.shape[axis]:
+            value = value.narrow(axis, rows.start, rows.stop - rows.start)
     return value
 
 
-def _where(axes: Windows) -> tuple[slice | Tensor, ...]:
+def _outer(axes: Axes) -> Axes:
     """An index that picks the outer product of the rows of every axis: slices if they will do, they are much faster."""
-    if all(_consecutive(rows) for rows in axes):
-        return tuple(slice(int(rows[0]), int(rows[-1]) + 1) for rows in axes)
-    return tuple(rows.view([-1 if i == axis else 1 for i in range(len(axes))]) for axis, rows in enumerate(axes))
-
-
-def _consecutive(rows: Tensor) -> bool:
-    return bool((rows.diff() == 1).all())
+    if not any(isinstance(rows, Tensor) for rows in axes):
+        return axes
+    rows = [axis if isinstance(axis, Tensor) else torch.arange(axis.start, axis.stop) for axis in axes]
+    return tuple(numbers.view([-1 if i == axis else 1 for i in range(len(axes))]) for axis, numbers in enumerate(rows))
