@@ -7,7 +7,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.nets.layers import Conv, Linear, Norm, norm_eps, scaled
+from splitmix.nets.film import norms
+from splitmix.nets.layers import Conv, Linear, norm_eps, scaled
 
 
 class AlexNet(nn.Module):
@@ -18,17 +19,25 @@ class AlexNet(nn.Module):
     image = (256, 256, 3)
     any_size = True  # the adaptive pool makes a map of 6x6 of any image
 
-    def __init__(self, width: Fraction, *, classes: int = 10, dual: bool = False, rescale_layers: bool = True) -> None:
+    def __init__(
+        self,
+        width: Fraction,
+        *,
+        classes: int = 10,
+        dual: bool = False,
+        film: bool = False,
+        rescale_layers: bool = True,
+    ) -> None:
         super().__init__()
         c1, c2, c3, c4, c5, f1, f2 = (scaled(c, width) for c in (64, 192, 384, 256, 256, 4096, 4096))
-        eps = norm_eps(width, rescale_layers)
-        self.conv1, self.norm1 = Conv(3, c1, 11, stride=4, padding=2), Norm(c1, eps=eps, dual=dual)
-        self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), Norm(c2, eps=eps, dual=dual)
-        self.conv3, self.norm3 = Conv(c2, c3, 3, padding=1), Norm(c3, eps=eps, dual=dual)
-        self.conv4, self.norm4 = Conv(c3, c4, 3, padding=1), Norm(c4, eps=eps, dual=dual)
-        self.conv5, self.norm5 = Conv(c4, c5, 3, padding=1), Norm(c5, eps=eps, dual=dual)
-        self.fc1, self.norm6 = Linear(c5 * 36, f1), Norm(f1, eps=eps, dual=dual)
-        self.fc2, self.norm7 = Linear(f1, f2), Norm(f2, eps=eps, dual=dual)
+        norm = norms(eps=norm_eps(width, rescale_layers), dual=dual, film=film)
+        self.conv1, self.norm1 = Conv(3, c1, 11, stride=4, padding=2), norm(c1)
+        self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), norm(c2)
+        self.conv3, self.norm3 = Conv(c2, c3, 3, padding=1), norm(c3)
+        self.conv4, self.norm4 = Conv(c3, c4, 3, padding=1), norm(c4)
+        self.conv5, self.norm5 = Conv(c4, c5, 3, padding=1), norm(c5)
+        self.fc1, self.norm6 = Linear(c5 * 36, f1), norm(f1)
+        self.fc2, self.norm7 = Linear(f1, f2), norm(f2)
         self.fc3 = Linear(f2, classes)
 
     def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:

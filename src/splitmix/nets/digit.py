@@ -7,7 +7,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.nets.layers import Conv, Linear, Norm, norm_eps, scaled
+from splitmix.nets.film import norms
+from splitmix.nets.layers import Conv, Linear, norm_eps, scaled
 
 
 class Digit(nn.Module):
@@ -17,15 +18,23 @@ class Digit(nn.Module):
     blocks: ClassVar[Mapping[str, int]] = {"fc1.weight": 49}  # the last feature map is 7x7
     image = (28, 28, 3)
 
-    def __init__(self, width: Fraction, *, classes: int = 10, dual: bool = False, rescale_layers: bool = True) -> None:
+    def __init__(
+        self,
+        width: Fraction,
+        *,
+        classes: int = 10,
+        dual: bool = False,
+        film: bool = False,
+        rescale_layers: bool = True,
+    ) -> None:
         super().__init__()
         c1, c2, c3, f1, f2 = (scaled(c, width) for c in (64, 64, 128, 2048, 512))
-        eps = norm_eps(width, rescale_layers)
-        self.conv1, self.norm1 = Conv(3, c1, 5, padding=2), Norm(c1, eps=eps, dual=dual)
-        self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), Norm(c2, eps=eps, dual=dual)
-        self.conv3, self.norm3 = Conv(c2, c3, 5, padding=2), Norm(c3, eps=eps, dual=dual)
-        self.fc1, self.norm4 = Linear(c3 * 49, f1), Norm(f1, eps=eps, dual=dual)
-        self.fc2, self.norm5 = Linear(f1, f2), Norm(f2, eps=eps, dual=dual)
+        norm = norms(eps=norm_eps(width, rescale_layers), dual=dual, film=film)
+        self.conv1, self.norm1 = Conv(3, c1, 5, padding=2), norm(c1)
+        self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), norm(c2)
+        self.conv3, self.norm3 = Conv(c2, c3, 5, padding=2), norm(c3)
+        self.fc1, self.norm4 = Linear(c3 * 49, f1), norm(f1)
+        self.fc2, self.norm5 = Linear(f1, f2), norm(f2)
         self.fc3 = Linear(f2, classes)
 
     def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:

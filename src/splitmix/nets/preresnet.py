@@ -1,13 +1,14 @@
 """PreResNet18 (32x32 images): a residual net whose norms stand before its convolutions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.nets.layers import Conv, Linear, Norm, norm_eps, scaled
+from splitmix.nets.film import norms
+from splitmix.nets.layers import Conv, Linear, norm_eps, scaled
 
 
 class PreResNet18(nn.Module):
@@ -18,18 +19,26 @@ class PreResNet18(nn.Module):
     blocks: ClassVar[Mapping[str, int]] = {}  # the last feature map is averaged, not flattened
     image = (32, 32, 3)
 
-    def __init__(self, width: Fraction, *, classes: int = 10, dual: bool = False, rescale_layers: bool = True) -> None:
+    def __init__(
+        self,
+        width: Fraction,
+        *,
+        classes: int = 10,
+        dual: bool = False,
+        film: bool = False,
+        rescale_layers: bool = True,
+    ) -> None:
         super().__init__()
         sizes = [scaled(c, width) for c in (64, 64, 64, 128, 128, 256, 256, 512, 512)]
         strides = (1, 1, 2, 1, 2, 1, 2, 1)
         # whatever flows into a norm here, the sums of the residual stream included, is a multiple of 1/width
-        eps = norm_eps(width, rescale_layers)
+        norm = norms(eps=norm_eps(width, rescale_layers), dual=dual, film=film)
         self.conv = Conv(3, sizes[0], 3, padding=1, bias=False)
         self.body = nn.ModuleList(
-            Block(inputs, outputs, stride=stride, eps=eps, dual=dual)
+            Block(inputs, outputs, norm=norm, stride=stride)
             for inputs, outputs, stride in zip(sizes[:-1], sizes[1:], strides, strict=True)
         )
-        self.norm = Norm(sizes[-1], eps=eps, dual=dual)
+        self.norm = norm(sizes[-1])
         self.fc = Linear(sizes[-1], classes)
         nn.init.zeros_(self.fc.bias)
 
@@ -44,9 +53,9 @@ class PreResNet18(nn.Module):
 class Block(nn.Module):
     """Two 3x3 convolutions added to the residual stream; a 1x1 convolution carries it over a change of shape."""
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, eps: float, dual: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, norm: Callable[[int], nn.Module], stride: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = Norm(inputs, eps=eps, dual=dual), Norm(outputs, eps=eps, dual=dual)
+        self.norm1, self.norm2 = norm(inputs), norm(outputs)
         self.conv1 = Conv(inputs, outputs, 3, stride=stride, padding=1, bias=False)
         self.conv2 = Conv(outputs, outputs, 3, padding=1, bias=False)
         same = stride == 1 and inputs == outputs
