@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from splitmix.core.method import with_order
 from splitmix.core.net import Build
 from splitmix.data.task import Task
 from splitmix.engines.simulator import default_workers
 from splitmix.experiments.config import make_config
 from splitmix.experiments.progress import terminal_watcher
-from splitmix.experiments.run import Outcome, Run, run_in_folder, stored_outcome
-from splitmix.experiments.setup import Setup, set_up
-from splitmix.runtime.model import Model
+from splitmix.experiments.run import Run, run_in_folder, stored_outcome
+from splitmix.experiments.setup import set_up
+from splitmix.experiments.trained import Trained
 
 
 def train(
@@ -25,10 +24,11 @@ def train(
     data_root: str | Path | None = None,
     progress: bool = True,
     **settings: Any,
-) -> Model:
+) -> Trained:
     """Train a model of any width on a task; `settings` are the keys of a config, such as `rounds=20, lr=0.1`.
 
     `build(width)` makes a user's own net. With `out` the run leaves a folder that can be resumed.
+    The result predicts at any width; its `bundle(path)` makes a `Model` for devices.
     """
     given = {"task": task if isinstance(task, str) else task.name, **settings}
     if build is not None:
@@ -41,12 +41,6 @@ def train(
     watchers = [terminal_watcher()] if progress else []
     if out is None:
         with setup.engine(count, device) as engine:
-            return as_model(setup, Run(setup, engine, watchers).go())
+            return Trained(setup, Run(setup, engine, watchers).go())
     outcome = run_in_folder(setup, Path(out), resume=resume, workers=count, device=device, watchers=watchers)
-    return as_model(setup, outcome or stored_outcome(Path(out)))
-
-
-def as_model(setup: Setup, outcome: Outcome) -> Model:
-    """A finished run as a model that predicts."""
-    method = with_order(setup.method, outcome.order)
-    return Model(setup.net, method, outcome.weights, setup.image, outcome.result)
+    return Trained(setup, outcome or stored_outcome(Path(out)))

@@ -1,0 +1,201 @@
+"""From a finished run to a bundle that a device can serve."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splitmix import __version__
+from splitmix.core.errors import UserError
+from splitmix.core.net import Net
+from splitmix.core.types import Weights, Width, parse_width
+from splitmix.experiments.config import Config, make_config, read_toml
+from splitmix.experiments.run import NORM_TEXT, Outcome, stored_outcome
+from splitmix.nets import NETS
+from splitmix.nets.cost import cost, weightless
+from splitmix.runtime.bundle import Bundle, base_bytes, write_bundle
+from splitmix.runtime.manifest import (
+    SCHEMA,
+    BaseRecord,
+    CostRecord,
+    Manifest,
+    NetRecord,
+    Norm,
+    ScoreRecord,
+    Storage,
+    TableRecord,
+)
+
+MIXING = ("splitmix", "fedensemble")  # methods whose widths are mixes of bases
+CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a run is to be bundled."""
+
+    storage: Storage = "float32"
+    calibrate: bool = False  # serve a batch-average run with its global statistics
+    classes: tuple[str, ...] = ()
+    image: tuple[int, ...] = ()
+
+
+def bundle_run(run: Path, out: Path, wish: Wish = Wish()) -> Bundle:  # noqa: B008  (frozen)
+    """Bundle the finished run in a folder."""
+    outcome = stored_outcome(run)
+    config = make_config(read_toml(run / "config.toml"))
+    return bundle_outcome(config, outcome, out, wish, read_grid(run / "grid.json"))
+
+
+def bundle_outcome(
+    config: Config, outcome: Outcome, out: Path, wish: Wish, grid: Mapping[str, Any] | None = None
+) -> Bundle:
+    """Bundle a run: its bases in the order in which they are mixed, and all that was measured."""
+    check_method(config)
+    norm = served_norm(config, wish.calibrate)
+    net = net_record(config, outcome)
+    atom, image = parse_width(config.atom), image_of(outcome.result, net, wish.image)
+    made = Net(weightless(net.build()))
+    check_entries(made, atom, outcome.weights)
+    norms = made.norm_names(atom)
+    files = [base_bytes(outcome.weights, row, norms, wish.storage) for row in outcome.order]
+    manifest = Manifest(
+        schema_version=SCHEMA,
+        net=net,
+        atom=str(atom),
+        image=list(image),
+        classes=class_names(config.task, net.classes, wish.classes),
+        norm=norm,
+        norm_text=NORM_TEXT[norm],
+        storage=wish.storage,
+        bases=[
+            BaseRecord(trained_as=base, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+            for base, data in zip(outcome.order, files, strict=True)
+        ],
+        costs=costs_of(net, atom, image, [len(data) for data in files]),
+        table=table_of(outcome.result, norm, grid),
+        trained=trained_of(config, outcome.result),
+        versions={
+            "splitmix": __version__,
+            "torch": torch.__version__.split("+")[0],
+            "python": platform.python_version(),
+        },
+    )
+    return write_bundle(out, manifest, files)
+
+
+def check_method(config: Config) -> None:
+    """Only where a width is a mix of bases can a device do with the first few of them."""
+    if config.method_name not in MIXING:
+        raise UserError(
+            f"a run of '{config.method_name}' cannot be bundled, as its widths are not mixes of bases; "
+            f"train with {' or '.join(MIXING)}"
+        )
+
+
+def served_norm(config: Config, calibrate: bool) -> Norm:
+    """Which statistics the bundle has; a device must give one image the answer that it gives many."""
+    if config.norm == "local":
+        raise UserError(
+            "a run with norm=local cannot be bundled, as its norms never left the clients; train with norm=post or "
+            "norm=tracked"
+        )
+    if config.norm == "batch" and not calibrate:
+        raise UserError(
+            "a run with norm=batch normalises by the batch at hand, which a single image has not; "
+            "give --calibrate to bundle it with fixed statistics, one set for all clients"
+        )
+    return "tracked" if config.norm == "tracked" else "global"
+
+
+def net_record(config: Config, outcome: Outcome) -> NetRecord:
+    name = str(outcome.result["net"])
+    if name not in NETS:
+        raise UserError(
+            f"the net '{name}' is one of your own, which a device could not build from its name; "
+            f"bundle runs of {', '.join(NETS)}"
+        )
+    dual = any(".noisy." in entry for entry in outcome.weights)
+    bias = [value for entry, value in outcome.weights.items() if entry.endswith("bias") and "norm" not in entry]
+    return NetRecord(name=name, classes=bias[-1].shape[1], dual=dual, rescale_layers=config.rescale_layers)
+
+
+def image_of(result: Mapping[str, Any], net: NetRecord, given: Sequence[int]) -> tuple[int, ...]:
+    """Height, width and channels: as the run says, as the user says, or as the net has it."""
+    found = tuple(result.get("image") or given or ())
+    if found:
+        return found
+    if getattr(NETS[net.name], "any_size", False):
+        raise UserError("the run does not say how large its images are; give --image, such as 256x256x3")
+    return tuple(NETS[net.name].image)  # type: ignore[attr-defined]
+
+
+def check_entries(net: Net, atom: Width, weights: Weights) -> None:
+    """The run's weights are those of the named net, with statistics in every norm."""
+    lost = sorted(net.statistic_names(atom) - weights.keys())
+    blank = [
+        n for n in net.statistic_names(atom) if n.endswith("running_var") and not weights.get(n, torch.ones(1)).any()
+    ]
+    if lost or blank:
+        raise UserError(
+            f"the run has no statistics for '{(lost or sorted(blank))[0]}'; train it with norm=tracked to bundle it"
+        )
+    if {name: tuple(value.shape[1:]) for name, value in weights.items()} != {
+        name: tuple(shape) for name, shape in net.shapes(atom).items()
+    }:
+        raise UserError("the run's weights are not those of its net; train it anew")
+
+
+def class_names(task: str, count: int, given: Sequence[str]) -> list[str]:
+    names = list(given) or list(CLASSES.get(task, ())) or [str(i) for i in range(count)]
+    if len(names) != count or len(set(names)) < count:
+        raise UserError(f"{len(names)} names of classes are given, but the run has {count}; name each class once")
+    return names
+
+
+def costs_of(net: NetRecord, atom: Width, image: tuple[int, ...], sizes: Sequence[int]) -> list[CostRecord]:
+    one = cost(net.build(), atom, image)
+    return [
+        CostRecord(
+            width=str(atom * bases),
+            bases=bases,
+            parameters=one.parameters * bases,
+            macs=one.macs * bases,
+            bytes=sum(sizes[:bases]),
+        )
+        for bases in range(1, len(sizes) + 1)
+    ]
+
+
+def table_of(result: Mapping[str, Any], norm: str, grid: Mapping[str, Any] | None) -> TableRecord:
+    """What was measured with the statistics that are served: the run's grid, or else its clean accuracies."""
+    if grid is not None:
+        rows = [ScoreRecord(**row) for row in grid["rows"]]
+        about = {key: grid[key] for key in ("split", "norm", "clients", "samples", "attack", "weak")}
+        return TableRecord(**about, rows=rows)
+    own = [row for row in result["scores"] if row["norm"] == norm]
+    rows = [ScoreRecord(width=row["width"], robust=0.0, clean=row["accuracy"]) for row in own]
+    return TableRecord(split="test", norm=norm, clients=len(result["clients"]), rows=rows)
+
+
+def trained_of(config: Config, result: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("task", "data", "method", "seed", "rounds", "best_round", "command", "weights_sha256")
+    return {**{key: result.get(key) for key in kept}, "config": config.digest()}
+
+
+def read_grid(path: Path) -> Mapping[str, Any] | None:
+    """The grid that `splitmix eval` measured, if it did."""
+    if not path.exists():
+        return None
+    try:
+        grid = json.loads(path.read_text())
+        if grid["schema"] != 1 or not isinstance(grid["rows"], list):
+            raise ValueError("its schema is not 1")
+        return dict(grid)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"'{path}' cannot be read ({error}); measure it again with: splitmix eval") from None

@@ -1,0 +1,263 @@
+"""What a bundle says of itself: the net, its classes and images, the hashes of its files, and what was measured."""
+
+import hashlib
+import json
+import math
+from fractions import Fraction
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from splitmix.core.errors import UserError
+from splitmix.core.net import Build, Net
+from splitmix.core.types import Width
+from splitmix.nets import NETS
+from splitmix.nets.cost import weightless
+
+SCHEMA = 1
+MOST_BYTES = 2 << 30  # of all bases together
+MOST_MANIFEST = 4 << 20
+HEADER = 64 << 10  # bytes that the header of a base's file may take
+
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Text = Annotated[str, Field(max_length=2000)]
+Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Norm = Literal["global", "tracked"]
+Storage = Literal["float32", "float16"]
+Entry = tuple[tuple[int, ...], str]  # shape and type of a tensor, as safetensors names it
+ITEM = {"F32": 4, "F16": 2}  # bytes of a number
+WidthText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(/[0-9]{1,3})?$")]
+
+
+class Record(BaseModel):
+    """Part of a manifest: no other keys, no other types, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
+
+
+class NetRecord(Record):
+    """A net by its name in our table, and what it is built with."""
+
+    name: Name
+    classes: Annotated[int, Field(ge=1, le=10_000)]
+    dual: bool
+    rescale_layers: bool
+
+    def build(self) -> Build:
+        """The function that makes it at a width; only nets of our table can be named."""
+        return partial(NETS[self.name], classes=self.classes, dual=self.dual, rescale_layers=self.rescale_layers)
+
+
+class BaseRecord(Record):
+    """The file of one base, `base-i.safetensors`: which base of the training it is, and how its bytes hash."""
+
+    trained_as: Annotated[int, Field(ge=0, le=1000)]
+    bytes: Annotated[int, Field(ge=8, le=MOST_BYTES)]
+    sha256: Sha
+
+
+class CostRecord(Record):
+    """What a width costs, for one image."""
+
+    width: WidthText
+    bases: Count
+    parameters: Count
+    macs: Count
+    bytes: Count  # of its files
+
+
+class ScoreRecord(Record):
+    """Measured accuracy at one dial, with the ends of its interval where they are known."""
+
+    width: WidthText
+    robust: Share
+    clean: Share
+    clean_low: Share | None = None
+    clean_high: Share | None = None
+    attacked: Share | None = None
+    attacked_low: Share | None = None
+    attacked_high: Share | None = None
+
+
+class TableRecord(Record):
+    """The measured table widths x robustness, and how it was measured."""
+
+    split: Name
+    norm: Name
+    clients: Count
+    samples: Count | None = None
+    attack: Text | None = None
+    weak: bool = False
+    rows: Annotated[list[ScoreRecord], Field(max_length=5000)]
+
+
+class Manifest(Record):
+    """All of it. Files have fixed names, so that nothing in here is a path."""
+
+    kind: Literal["splitmix bundle"] = "splitmix bundle"
+    schema_version: Annotated[int, Field(alias="schema")]
+    net: NetRecord
+    atom: WidthText
+    image: Annotated[list[Annotated[int, Field(ge=1, le=2048)]], Field(min_length=3, max_length=3)]
+    pixels: Literal["uint8 divided by 255, or float from 0 to 1"] = "uint8 divided by 255, or float from 0 to 1"
+    classes: Annotated[list[Name], Field(max_length=10_000)]
+    norm: Norm
+    norm_text: Text
+    storage: Storage  # of convolutions and linears; norms are always float32
+    bases: Annotated[list[BaseRecord], Field(min_length=1, max_length=64)]
+    costs: Annotated[list[CostRecord], Field(max_length=64)]
+    table: TableRecord
+    trained: dict[Name, Text | int | float | None]
+    versions: dict[Name, Name]
+    sha256: Sha = "0" * 64  # of all the rest
+
+    @property
+    def width(self) -> Width:
+        """The width of one base."""
+        return Fraction(self.atom)
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """The widths of the whole bundle, whatever has arrived of it."""
+        return tuple(self.width * bases for bases in range(1, len(self.bases) + 1))
+
+    def cost(self, width: Width) -> CostRecord:
+        return self.costs[int(width / self.width) - 1]
+
+    def build(self) -> Build:
+        """The function that makes its net at a width."""
+        return self.net.build()
+
+    def entries(self) -> dict[str, Entry]:
+        """Shape and type of every entry of one base; nothing is allocated to find out."""
+        return _entries(self.net, self.width, self.storage)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Manifest":
+        checks = (_check_schema, _check_net, _check_bases, _check_classes, _check_costs, _check_table)
+        for check in checks:
+            check(self)
+        return self
+
+
+@lru_cache(maxsize=16)
+def _entries(net: NetRecord, atom: Width, storage: str) -> dict[str, Entry]:
+    made = Net(weightless(net.build()))
+    norms = made.norm_names(atom)  # always in full
+    rest = {"float32": "F32", "float16": "F16"}[storage]
+    return {name: (tuple(shape), "F32" if name in norms else rest) for name, shape in made.shapes(atom).items()}
+
+
+def _check_schema(said: Manifest) -> None:
+    if said.schema_version != SCHEMA:
+        raise ValueError(f"its schema is {said.schema_version}, but this version of splitmix reads {SCHEMA}")
+
+
+def _check_net(said: Manifest) -> None:
+    if said.net.name not in NETS:
+        raise ValueError(f"its net '{said.net.name}' is none of {', '.join(NETS)}; nets of one's own are not bundled")
+    own: tuple[int, ...] = NETS[said.net.name].image  # type: ignore[attr-defined]
+    if tuple(said.image) != own and not (getattr(NETS[said.net.name], "any_size", False) and said.image[2] == own[2]):
+        raise ValueError(f"its images of {said.image} do not fit the net {said.net.name}, which takes {own}")
+
+
+def _check_bases(said: Manifest) -> None:
+    numerator, _, denominator = said.atom.partition("/")
+    if numerator != "1" or not 1 <= int(denominator or 1) <= 64:
+        raise ValueError(f"its atom {said.atom} is not one over a whole number up to 64")
+    if len(said.bases) > int(denominator or 1):
+        raise ValueError(f"it has {len(said.bases)} bases of width {said.atom}, more than make up width 1")
+    if len({base.trained_as for base in said.bases}) < len(said.bases):
+        raise ValueError("it names a base twice")
+    most = HEADER + sum(ITEM[dtype] * math.prod(shape) for shape, dtype in said.entries().values())
+    if any(not most - HEADER <= base.bytes <= most for base in said.bases):
+        raise ValueError(f"its files are said to have a size that a base of {said.net.name} cannot have")
+    if most * len(said.bases) > MOST_BYTES:
+        raise ValueError(f"its bases take more than {MOST_BYTES:,} bytes")
+
+
+def _check_classes(said: Manifest) -> None:
+    if len(said.classes) != said.net.classes or len(set(said.classes)) < len(said.classes):
+        raise ValueError(f"it must name {said.net.classes} classes, each once")
+
+
+def _check_costs(said: Manifest) -> None:
+    if [Fraction(cost.width) for cost in said.costs] != list(said.widths):
+        raise ValueError("its costs are not those of its widths")
+
+
+def _check_table(said: Manifest) -> None:
+    dials = [(Fraction(row.width), row.robust) for row in said.table.rows]
+    if len(set(dials)) < len(dials) or not {width for width, _ in dials} <= set(said.widths):
+        raise ValueError("its table has a row twice, or rows of widths that it has not")
+    if not said.net.dual and any(robust for _, robust in dials):
+        raise ValueError("its table has robust rows, but its net has no robustness dial")
+    for row in said.table.rows:
+        for low, value, high in (
+            (row.clean_low, row.clean, row.clean_high),
+            (row.attacked_low, row.attacked, row.attacked_high),
+        ):
+            if value is not None and not (value if low is None else low) <= value <= (value if high is None else high):
+                raise ValueError("its table has an accuracy outside its own interval")
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """The manifest as a file, with the hash of the rest in it."""
+    said = manifest.model_dump(mode="json", by_alias=True)
+    return (json.dumps({**said, "sha256": digest(said)}, indent=1) + "\n").encode()
+
+
+def from_bytes(data: bytes, where: str) -> Manifest:
+    """A checked manifest; whatever is wrong with it is one sentence."""
+    said = strict_json(data, where)
+    if not isinstance(said, dict):
+        raise UserError(f"{where} is not a bundle's manifest; fetch it again")
+    if isinstance(said.get("schema"), int) and said["schema"] != SCHEMA:
+        raise UserError(f"{where} has schema {said['schema']}, but this version of splitmix reads {SCHEMA}")
+    if said.get("sha256") != digest(said):
+        raise UserError(f"{where} is damaged: it does not match its own hash; fetch it again")
+    try:
+        return Manifest.model_validate(said)
+    except ValidationError as error:
+        raise UserError(f"{where} cannot be used: {_sentence(error)}; bundle the run again") from None
+
+
+def digest(said: dict[str, Any]) -> str:
+    """The hash of a manifest: of all its keys but the hash itself, whatever the spaces between them."""
+    rest = {key: value for key, value in said.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def strict_json(data: bytes, where: str) -> Any:
+    """JSON without what parsers disagree on: keys given twice, NaN, endless nesting."""
+    try:
+        return json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
+    except RecursionError:
+        raise UserError(f"{where} is nested too deeply; fetch it again") from None
+    except ValueError as error:  # no UTF-8, no JSON, a key twice
+        raise UserError(f"{where} cannot be read ({_first_line(error)}); fetch it again") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))[:100]
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {said[0].lower()}{said[1:]}" if place else said

@@ -1,0 +1,100 @@
+"""Bases side by side as one module whose norms are fixed: what a device runs."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from splitmix.core.net import Build
+from splitmix.core.types import Weights, Width
+from splitmix.nets.cost import weightless
+from splitmix.nets.layers import Norm
+
+TWINS = ("clean", "noisy")
+
+
+class Mix(nn.Module):
+    """Images (n, channel, height, width) in [0, 1] to the logits of every base, (base, n, class).
+
+    A call changes nothing in it, so any number of threads may run it; gradients flow to the images.
+    """
+
+    def __init__(self, body: nn.Module, bases: int) -> None:
+        super().__init__()
+        self.body, self.bases = body, bases
+
+    def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
+        logits: Tensor = self.body(x, robust)
+        return logits.unflatten(1, (self.bases, -1)).transpose(0, 1)
+
+
+class Blend(nn.Module):
+    """A norm with fixed statistics, folded: a*x + b for each channel, where a and b move with the robustness dial."""
+
+    scale: Tensor
+    shift: Tensor
+    scale_rise: Tensor | None
+    shift_rise: Tensor | None
+
+    def __init__(self, entries: dict[str, Tensor]) -> None:
+        super().__init__()
+        for name in ("scale", "shift", "scale_rise", "shift_rise"):
+            self.register_buffer(name, entries.get(name))
+
+    def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
+        a, b = self.scale, self.shift
+        moved = not (isinstance(robust, float | int) and robust == 0)
+        if moved and self.scale_rise is not None and self.shift_rise is not None:
+            a, b = a + robust * self.scale_rise, b + robust * self.shift_rise
+        shape = (1, -1) + (1,) * (x.dim() - 2)
+        return torch.addcmul(b.view(shape), x, a.view(shape))
+
+
+class Mixer:
+    """Makes mixes of bases of one width; a mix shares the tensors that it is made of, nothing is copied."""
+
+    def __init__(self, build: Build, atom: Width) -> None:
+        self.skeleton = weightless(build)(atom).eval()
+
+    def fold(self, weights: Weights) -> Weights:
+        """Stacked entries, each norm as its affine map: `scale` and `shift`, and how they rise on the way to noisy."""
+        folded = dict(weights)
+        for prefix, layer in self.skeleton.named_modules():
+            if not isinstance(layer, Norm):
+                continue
+            own = {name: folded.pop(name) for name in weights if name.startswith(f"{prefix}.")}
+            twins = [twin for twin in TWINS if getattr(layer, twin) is not None]
+            (a, b), *noisy = (_affine(own, f"{prefix}.{twin}.", getattr(layer, twin).eps) for twin in twins)
+            folded |= {f"{prefix}.scale": a.float(), f"{prefix}.shift": b.float()}
+            for a1, b1 in noisy:
+                folded |= {f"{prefix}.scale_rise": (a1 - a).float(), f"{prefix}.shift_rise": (b1 - b).float()}
+        return folded
+
+    def mix(self, folded: Weights) -> Mix:
+        """All bases in what `fold` gave, or in a slice of it."""
+        return Mix(_filled(self.skeleton, "", folded), next(iter(folded.values())).shape[0]).eval()
+
+
+def _affine(entries: Weights, prefix: str, eps: float) -> tuple[Tensor, Tensor]:
+    """The map a*x + b that a norm is with its own statistics, in double precision."""
+    names = ("weight", "bias", "running_mean", "running_var")
+    weight, bias, mean, var = (entries[prefix + name].double() for name in names)
+    a = weight * torch.rsqrt(var + eps)
+    return a, bias - a * mean
+
+
+def _filled(module: nn.Module, prefix: str, folded: Weights) -> nn.Module:
+    """A copy of a module without numbers, with these for its entries."""
+    if isinstance(module, Norm):
+        mine = ((name.removeprefix(prefix), value) for name, value in folded.items() if name.startswith(prefix))
+        return Blend({name: value.flatten() for name, value in mine})
+    made = copy.copy(module)
+    made._parameters = {
+        name: None if value is None else nn.Parameter(folded[prefix + name], requires_grad=False)
+        for name, value in module._parameters.items()
+    }
+    made._modules = {
+        name: None if child is None else _filled(child, f"{prefix}{name}.", folded)
+        for name, child in module._modules.items()
+    }
+    return made
