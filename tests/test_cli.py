@@ -251,7 +251,7 @@ def test_lists_come_as_tables_and_as_json(capsys, command):
 
 def test_the_settings_are_all_listed(capsys):
     rows = told(capsys, "settings")
-    assert [row["key"] for row in rows] == list(Config.model_fields)
+    assert [row["key"] for row in rows] == ["recipe", *Config.model_fields]
     assert all(row["about"] for row in rows)
 
 

@@ -98,8 +98,10 @@ def settings(*, as_json: Json = False) -> None:
     Example: splitmix settings
     """
     from splitmix.experiments.config import Config
+    from splitmix.experiments.recipes import RECIPES
 
-    rows = [
+    recipe = {"key": "recipe", "default": "None", "about": f"fills in what is left open: {' or '.join(RECIPES)}"}
+    rows = [recipe] + [
         {"key": key, "default": str(entry.default), "about": entry.description or ""}
         for key, entry in Config.model_fields.items()
     ]
