@@ -4,39 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from splitmix.core.types import Layout, Part, Profile, Setting, Width
-from splitmix.methods.splitmix import check_atom, cycle, first_bases
+from splitmix.core.types import Part, Profile
+from splitmix.methods.bases import Bases
 
 
 @dataclass(frozen=True)
-class FedEnsemble:
-    """`count` bases of width `atom`; `order` names them from first to last to be mixed."""
+class FedEnsemble(Bases):
+    """A client trains one base, whatever its budget."""
 
     respects_budgets: ClassVar[bool] = False  # it never looks at them: strong clients train as little as weak ones
-
-    atom: Width
-    count: int
-    seed: int = 0
-    order: tuple[int, ...] = ()
-
-    @classmethod
-    def for_setting(cls, setting: Setting) -> "FedEnsemble":
-        """As many bases as Split-Mix has."""
-        check_atom(setting)
-        return cls(setting.atom, int(max(setting.budgets) / setting.atom), setting.seed)
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.count, self.atom)
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        return tuple(self.atom * bases for bases in range(1, self.count + 1))
 
     def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
         """Give each client one base, so that all bases are trained equally often."""
         places = enumerate(cohort, start=round * len(cohort))
-        return {p.client: (Part(cycle(self.seed, self.count, place), self.atom),) for place, p in places}
-
-    def compose(self, width: Width) -> tuple[Part, ...]:
-        return first_bases(width, self.atom, self.order or tuple(range(self.count)))
+        return {profile.client: (Part(self.in_turn(place), self.atom),) for place, profile in places}
