@@ -17,14 +17,14 @@ from splitmix import __version__
 from splitmix.core.client import Memory
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.method import with_order
+from splitmix.core.method import Engine, with_order
 from splitmix.core.parts import cut
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import Question, WidthScore, calibrate, order_bases, score
 from splitmix.core.threads import one_thread
 from splitmix.core.types import Part, Weights
 from splitmix.data.tasks import task_about
-from splitmix.engines.simulator import Simulator, flat, unflat
+from splitmix.engines.simulator import flat, unflat
 from splitmix.experiments.config import to_toml
 from splitmix.experiments.folder import RunFolder, State, weights_sha256
 from splitmix.experiments.setup import Setup
@@ -68,12 +68,22 @@ class Outcome:
     order: tuple[int, ...]
 
 
+class RunEngine(Engine, Protocol):
+    """An engine that a run can save and report: what clients keep to themselves, if it is here, and how many work."""
+
+    @property
+    def memories(self) -> dict[int, Memory]: ...
+
+    @property
+    def workers(self) -> int: ...
+
+
 @dataclass
 class Run:
     """The steps of a run over one set-up; `folder` None keeps everything in memory."""
 
     setup: Setup
-    engine: Simulator
+    engine: RunEngine
     watchers: Sequence[Watcher] = ()
     folder: RunFolder | None = None
     command: str = ""
@@ -245,8 +255,12 @@ def run_in_folder(
     device: str = "cpu",
     watchers: Sequence[Watcher] = (),
     command: str = "",
+    engine: RunEngine | None = None,
 ) -> Outcome | None:
-    """Run in a folder that nobody else writes to; None where the run was finished before."""
+    """Run in a folder that nobody else writes to; None where the run was finished before.
+
+    Clients are simulated by `workers` processes, unless an engine is given.
+    """
     folder = RunFolder(path)
     with ExitStack() as stack:
         stack.enter_context(folder.held())
@@ -265,8 +279,8 @@ def run_in_folder(
         for watcher in watchers:
             for note in notes:
                 watcher.note(note)
-        engine = stack.enter_context(setup.engine(workers, device))
-        return Run(setup, engine, watchers, folder, command).go(state)
+        used = engine or stack.enter_context(setup.engine(workers, device))
+        return Run(setup, used, watchers, folder, command).go(state)
 
 
 def stored_outcome(path: Path) -> Outcome:
@@ -294,7 +308,7 @@ def check_same_config(path: Path, text: str) -> None:
         )
 
 
-def all_memories(engine: Simulator) -> Weights:
+def all_memories(engine: RunEngine) -> Weights:
     return {
         f"memory/{client}/{name.removeprefix('memory/')}": value
         for client, memory in engine.memories.items()
@@ -302,7 +316,7 @@ def all_memories(engine: Simulator) -> Weights:
     }
 
 
-def restore_memories(engine: Simulator, stored: Weights) -> None:
+def restore_memories(engine: RunEngine, stored: Weights) -> None:
     per_client: dict[int, Weights] = {}
     for name, value in stored.items():
         _, client, rest = name.split("/", 2)
