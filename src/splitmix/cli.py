@@ -250,7 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence on standard error, and exit code 2."""
     import splitmix.cli_compare
     import splitmix.cli_lists
-    import splitmix.cli_runtime  # noqa: F401  (they register their commands)
+    import splitmix.cli_runtime
+    import splitmix.cli_serve  # noqa: F401  (they register their commands)
 
     sys.path.insert(0, "")  # a user's own nets live where the command is run
     try:

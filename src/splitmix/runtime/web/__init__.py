@@ -1,0 +1,1 @@
+"""A page and an HTTP interface for a trained model."""

@@ -1,0 +1,250 @@
+// One picture, two dials: asks the server again whenever one of them changes, and shows what it says.
+
+import { Pad, difference, fromFile, fromRgba, paint } from "./pad.js";
+import { setUpPlanner } from "./planner.js";
+import { element, makeBars, makeMaps, median, megabytes, percent, short, showVotes } from "./views.js";
+
+const TIMES = 12; // a difference is shown this much stronger
+const PAUSE = 25; // milliseconds between two questions while a dial is moving
+const DIGITS = "0123456789";
+
+const at = (id) => document.getElementById(id);
+const state = { model: null, picture: null, busy: false, again: false, times: new Map() };
+
+start().catch((error) => trouble(`The page cannot start: ${error.message}`));
+
+async function start() {
+  state.model = await get("api/model");
+  const { model } = state;
+  describe(model);
+  setUpDials(model);
+  state.bars = makeBars(at("bars"), model.classes);
+  state.mark = makeMaps(at("maps"), at("grid-note"), model.table, setDials);
+  state.pad = new Pad(at("pad"), model.image, (picture) => show(picture, true));
+  at("clear").addEventListener("click", () => state.pad.clear());
+  at("file").addEventListener("change", openFile);
+  at("attack").addEventListener("change", ask);
+  setUpPlanner(at("plan"), at("found"), { send, setDials });
+  const digits = model.classes.join("") === DIGITS && model.image.join() === "28,28,3";
+  if (digits) await offerExamples();
+  else state.pad.clear();
+}
+
+function describe(model) {
+  at("name").textContent = `· ${model.name}`;
+  document.title = `splitmix: ${model.name}`;
+  const facts = [
+    [model.bases, `bases of width ${model.atom}`],
+    [model.classes.length, "classes"],
+    [model.net, "net"],
+    [model.storage, "weights"],
+    [model.task, "task"],
+  ];
+  const shown = facts.filter(([value]) => value);
+  at("facts").replaceChildren(...shown.map(([value, what]) => element("li", {}, element("b", { text: value }), ` ${what}`)));
+  at("attack-name").textContent = model.attack ?? "This server offers no attack.";
+  at("attack").disabled = !model.attack;
+}
+
+// --- the dials
+
+function setUpDials(model) {
+  const [width, robust] = [at("width"), at("robust")];
+  width.max = model.widths.length;
+  width.value = model.widths.length;
+  width.disabled = model.widths.length < 2;
+  const missing = model.bases - model.widths.length;
+  if (missing) at("width-help").textContent = `${missing} of ${model.bases} bases have not arrived yet.`;
+  ticks(at("width-ticks"), model.widths.map((text, i) => [i / Math.max(1, model.widths.length - 1), text]));
+  ticks(at("robust-ticks"), [0, 0.25, 0.5, 0.75, 1].map((value) => [value, `${value}`]));
+  if (!model.dual) {
+    robust.disabled = true;
+    at("robust-help").textContent = "This model has one set of norms: it was not trained for robustness.";
+  }
+  for (const dial of [width, robust]) dial.addEventListener("input", ask);
+  showDials();
+}
+
+function ticks(root, places) {
+  for (const [share, text] of places) {
+    const mark = element("span", { text });
+    mark.style.left = `${100 * share}%`;
+    root.append(mark);
+  }
+}
+
+const dials = () => ({ width: state.model.widths[at("width").value - 1], robust: Number(at("robust").value) });
+
+function setDials(width, robust) {
+  const place = state.model.widths.indexOf(width);
+  if (place >= 0) at("width").value = place + 1;
+  if (!at("robust").disabled) at("robust").value = robust;
+  ask();
+}
+
+function showDials() {
+  const { width, robust } = dials();
+  const cost = state.model.costs.find((row) => row.width === width);
+  at("width-value").textContent = width;
+  at("robust-value").textContent = robust.toFixed(2);
+  at("width").setAttribute("aria-valuetext", `${width}, ${cost.bases} bases`);
+  at("parameters").textContent = short(cost.parameters);
+  at("macs").textContent = short(cost.macs);
+  at("bytes").textContent = megabytes(cost.bytes);
+  const times = state.times.get(width);
+  at("latency").textContent = times ? `${median(times).toFixed(2)} ms` : "–";
+  state.mark?.(width, robust);
+}
+
+// --- the picture
+
+function show(picture, drawn = false) {
+  state.picture = picture;
+  at("hint").hidden = !drawn || state.pad.strokes.length > 0;
+  if (!drawn) state.pad.show(picture);
+  if (picture.source !== "example") document.querySelectorAll(".row input:checked").forEach((box) => (box.checked = false));
+  paint(at("given"), picture);
+  ask();
+}
+
+async function openFile() {
+  const [file] = at("file").files;
+  at("file").value = "";
+  if (!file) return;
+  try {
+    show(await fromFile(file, state.model.image));
+  } catch {
+    trouble(`'${file.name}' cannot be read as a picture.`);
+  }
+}
+
+/** The sheet of examples, cut up; the first one that is shown is a sign, the hardest kind. */
+async function offerExamples() {
+  const about = await get("static/examples.json");
+  const bitmap = await createImageBitmap(await (await fetch("static/examples.png")).blob());
+  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.drawImage(bitmap, 0, 0);
+  const { side, domains, labels } = about;
+  domains.forEach((domain, row) => {
+    const line = element("div", { className: "row" }, element("span", { text: domain }));
+    labels.forEach((label, column) => {
+      const rgba = context.getImageData(column * side, row * side, side, side).data;
+      const picture = fromRgba(rgba, side, side, { label: `${label}`, source: "example" });
+      const [box, thumb] = [element("input", { type: "radio", name: "example", ariaLabel: `${domain} ${label}` }), element("canvas")];
+      paint(thumb, picture);
+      box.addEventListener("change", () => show(picture));
+      line.append(element("label", {}, box, thumb));
+      if (row === domains.length - 1 && label === 7) Object.assign(state, { first: [box, picture] });
+    });
+    at("example-rows").append(line);
+  });
+  at("examples").hidden = false;
+  state.first[0].checked = true;
+  show(state.first[1]);
+}
+
+// --- asking and showing
+
+/** Ask about the picture as things stand; while an answer is under way, the last wish waits and the others are dropped. */
+async function ask() {
+  showDials();
+  if (!state.picture) return;
+  if (state.busy) {
+    state.again = true;
+    return;
+  }
+  state.busy = true;
+  do {
+    state.again = false;
+    const began = performance.now();
+    await askOnce().catch((error) => trouble(error.message));
+    await new Promise((resolve) => setTimeout(resolve, Math.max(0, PAUSE - (performance.now() - began))));
+  } while (state.again);
+  state.busy = false;
+}
+
+async function askOnce() {
+  const picture = state.picture;
+  const answer = await send("api/predict", {
+    ...dials(),
+    pixels: nested(picture, state.model.image[2]),
+    attack: at("attack").checked,
+    label: picture.label,
+  });
+  trouble("");
+  remember(answer);
+  await showAnswer(answer, picture);
+  document.body.dataset.answers = Number(document.body.dataset.answers ?? 0) + 1;
+}
+
+function remember(answer) {
+  const times = state.times.get(answer.width) ?? [];
+  state.times.set(answer.width, [...times, answer.milliseconds].slice(-9));
+  showDials();
+}
+
+async function showAnswer(answer, picture) {
+  const best = Math.max(...answer.probabilities);
+  const truth = picture.label === null ? "" : answer.label === picture.label ? ", which is right" : `, but it is ${picture.label}`;
+  says(at("says"), answer.label, `with ${percent(best)}${truth}`);
+  const hit = answer.attacked;
+  at("says-attacked").hidden = !hit;
+  at("says-attacked").classList.toggle("fooled", Boolean(hit?.fooled));
+  if (hit) {
+    const verdict = hit.fooled ? "fooled" : "it holds";
+    says(at("says-attacked"), hit.label, `under attack: ${verdict}, with ${percent(Math.max(...hit.probabilities))}`);
+  }
+  state.bars(answer);
+  showVotes(at("votes"), at("ballot"), state.model.bases, answer);
+  await showAttack(hit, picture);
+}
+
+function says(line, label, rest) {
+  line.firstElementChild.textContent = label;
+  line.lastElementChild.textContent = rest;
+}
+
+async function showAttack(hit, picture) {
+  for (const id of ["attacked", "difference"]) at(id).parentElement.classList.toggle("empty", !hit);
+  if (!hit) {
+    for (const id of ["attacked", "difference"]) at(id).width = 28; // wipes it
+    return;
+  }
+  const bytes = Uint8Array.from(atob(hit.picture), (letter) => letter.charCodeAt(0));
+  const made = await fromFile(new Blob([bytes], { type: "image/png" }), state.model.image);
+  paint(at("attacked"), made);
+  paint(at("difference"), difference(picture, made, TIMES));
+}
+
+/** Rows of pixels, each a list of its channels. */
+function nested({ height, width, data }, channels) {
+  return Array.from({ length: height }, (_, y) =>
+    Array.from({ length: width }, (_, x) => Array.from(data.slice(3 * (y * width + x), 3 * (y * width + x) + channels))));
+}
+
+// --- talking to the server
+
+async function get(path) {
+  return answered(await fetch(path).catch(lost));
+}
+
+async function send(path, body) {
+  const request = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  return answered(await fetch(path, request).catch(lost));
+}
+
+async function answered(response) {
+  const said = await response.json();
+  if (!response.ok) throw new Error(said.error ?? `The server answered ${response.status}.`);
+  return said;
+}
+
+function lost() {
+  throw new Error("The server does not answer; is it still running?");
+}
+
+function trouble(sentence) {
+  at("trouble").hidden = !sentence;
+  at("trouble").textContent = sentence;
+}

@@ -1,0 +1,131 @@
+// What the page shows: bars, votes, costs and the accuracy of every dial.
+
+const NARROW = 1e-9;
+
+export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)} %`;
+
+/** A number in few letters: 224,498 is 224 k. */
+export function short(value) {
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (value >= size) return `${(value / size).toPrecision(3)} ${unit}`;
+  }
+  return `${value}`;
+}
+
+export const megabytes = (bytes) => `${(bytes / 1e6).toPrecision(3)} MB`;
+
+export function element(tag, { text, ...rest } = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), rest);
+  if (text !== undefined) made.textContent = text;
+  made.append(...children);
+  return made;
+}
+
+/** A row for each class; returns a function that fills them. */
+export function makeBars(root, classes) {
+  const rows = classes.map((name) => {
+    const [given, hit] = [element("i"), element("i", { className: "hit", hidden: true })];
+    const number = element("span", { className: "number" });
+    const row = element("div", { className: "bar" }, element("span", { text: name }), element("span", { className: "track" }, given, hit), number);
+    root.append(row);
+    return { row, given, hit, number };
+  });
+  return (answer) => {
+    const shown = answer.attacked ?? answer;
+    const best = shown.probabilities.indexOf(Math.max(...shown.probabilities));
+    rows.forEach(({ row, given, hit, number }, i) => {
+      given.style.width = percent(answer.probabilities[i]).replace(" ", "");
+      hit.hidden = !answer.attacked;
+      if (answer.attacked) hit.style.width = percent(answer.attacked.probabilities[i]).replace(" ", "");
+      number.textContent = percent(shown.probabilities[i]);
+      row.classList.toggle("top", i === best);
+    });
+    root.setAttribute("aria-label", `Probability of each class${answer.attacked ? " under attack" : ""}: ` +
+      classes.map((name, i) => `${name} ${percent(shown.probabilities[i])}`).join(", "));
+  };
+}
+
+/** A tile for each base; those beyond the width are off. */
+export function showVotes(root, note, bases, answer) {
+  const tiles = Array.from({ length: bases }, (_, i) => {
+    const [vote, hit] = [answer.votes[i], answer.attacked?.votes[i]];
+    if (!vote) return element("li", { className: "off" }, element("small", { text: `base ${i + 1}` }), element("b", { text: "·" }), element("small", { text: "off" }));
+    const tile = element("li", {}, element("small", { text: `base ${i + 1}` }), element("b", { text: vote.label }));
+    if (hit) tile.append(" → ", element("b", { text: hit.label, className: hit.label === answer.attacked.target ? "held" : "hit" }));
+    tile.append(element("small", { text: percent((hit ?? vote).probability, 0) }));
+    return tile;
+  });
+  root.replaceChildren(...tiles);
+  const shown = answer.attacked ?? answer;
+  const agreeing = shown.votes.filter((vote) => vote.label === shown.label).length;
+  note.textContent = `${agreeing} of ${shown.votes.length} say ${shown.label}${answer.attacked ? " under attack" : ""}`;
+}
+
+/** The heat maps: a row for each width, a column for each robustness; returns a function that marks a dial. */
+export function makeMaps(root, note, table, pick) {
+  if (!table?.rows?.length) {
+    note.textContent = "This bundle carries no measured table; see `splitmix eval --help` for how to measure one.";
+    return () => {};
+  }
+  const rows = table.rows;
+  const maps = [["clean", "Clean accuracy, %"]];
+  if (rows.some((row) => row.attacked !== null && row.attacked !== undefined)) maps.push(["attacked", "Accuracy under attack, %"]);
+  const cells = maps.flatMap(([key, title]) => heatMap(root, rows, key, title, pick));
+  note.textContent = [
+    table.samples ? `Measured on ${table.samples.toLocaleString("en")} test pictures of ${table.clients} clients.` : "",
+    table.attack ? `Attack: ${table.attack}, made anew against every dial.` : "",
+    "Click a cell to set both dials.",
+  ].join(" ");
+  return (width, robust) => {
+    const near = nearest([...new Set(rows.map((row) => row.robust))], robust);
+    for (const { cell, row } of cells) {
+      const here = row.width === width && Math.abs(row.robust - near) < NARROW;
+      cell.classList.toggle("here", here);
+      if (here) cell.setAttribute("aria-current", "true");
+      else cell.removeAttribute("aria-current");
+    }
+  };
+}
+
+function heatMap(root, rows, key, title, pick) {
+  const widths = [...new Set(rows.map((row) => row.width))].sort((a, b) => number(b) - number(a));
+  const robusts = [...new Set(rows.map((row) => row.robust))].sort((a, b) => a - b);
+  const values = rows.map((row) => row[key]).filter((value) => value !== null && value !== undefined);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const cells = [];
+  const head = element("tr", {}, element("th", { text: "width", scope: "col" }), ...robusts.map((robust) => element("th", { text: `${robust}`, scope: "col" })));
+  const body = widths.map((width) => {
+    const line = element("tr", {}, element("th", { text: width, scope: "row" }));
+    for (const robust of robusts) {
+      const row = rows.find((each) => each.width === width && each.robust === robust);
+      const cell = element("td");
+      if (row && row[key] !== null && row[key] !== undefined) {
+        const level = high - low < NARROW ? 1 : (row[key] - low) / (high - low);
+        cell.textContent = (100 * row[key]).toFixed(0);
+        cell.title = `width ${width}, robustness ${robust}: ${percent(row[key])}, at least ${percent(row[`${key}_low`] ?? row[key])}`;
+        cell.style.setProperty("--level", level.toFixed(3));
+        cell.classList.toggle("deep", level > 0.5);
+        cell.addEventListener("click", () => pick(width, robust));
+        cells.push({ cell, row });
+      }
+      line.append(cell);
+    }
+    return line;
+  });
+  const table = element("table", { className: key === "attacked" ? "robust" : "" }, element("caption", { text: title }), element("thead", {}, head), element("tbody", {}, ...body));
+  root.append(element("div", { className: "card" }, table, element("div", { className: "axis", text: "robustness →" })));
+  return cells;
+}
+
+/** A width such as "3/8" as a number. */
+export function number(width) {
+  const [top, bottom = 1] = width.split("/").map(Number);
+  return top / bottom;
+}
+
+export const nearest = (values, wanted) => values.reduce((a, b) => (Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a));
+
+export function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)];
+}
