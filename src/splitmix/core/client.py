@@ -108,7 +108,7 @@ def train_client(
     remember(trained, parts, private, memory)
     upload = {name: value for name, value in trained.items() if name not in private}
     mean = float(torch.stack(losses).mean()) / (getattr(objective, "terms", None) or len(job.parts))
-    return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean})
+    return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean}, run=job.run)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,10 @@ class Engine(Protocol):
         ...
 
     def run(self, weights: Weights, jobs: Sequence[Job]) -> Iterable[Any]:
-        """The answers in the order of the jobs, streamed; each client gets only the bases its job names."""
+        """One answer for each job, in their order, streamed; each client gets only the bases its job names.
+
+        Whoever gives none within the engine's deadline is `Missing`. A second answer to a job is ignored.
+        """
         ...
 
 

@@ -1,17 +1,21 @@
 """The one round loop: draw a cohort, hand out jobs, merge what comes back."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
+import torch
+
+from splitmix.core.door import Attendance, Door, Usual
+from splitmix.core.errors import UserError
 from splitmix.core.method import Engine, Method
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge
 from splitmix.core.random import rng_for
 from splitmix.core.threads import one_thread
-from splitmix.core.types import Part, Plan, Profile, Train, Update, Weights
+from splitmix.core.types import Part, Plan, Profile, Train, Weights
 
 
 class Schedule(Protocol):
@@ -62,7 +66,7 @@ SCHEDULES: Mapping[str, type[Constant] | type[Cosine] | type[Steps]] = {
 
 @dataclass(frozen=True)
 class Federation:
-    """How rounds are run: length, participation, schedule and local training."""
+    """How rounds are run: length, participation, schedule, local training, and what the server accepts."""
 
     rounds: int
     plan: Plan = field(default_factory=Plan)
@@ -70,6 +74,11 @@ class Federation:
     cohort: int | None = None  # clients per round; None: all
     seed: int = 0
     local_norms: bool = False
+    run: str = ""  # what answers must name
+    clip: float | None = 10.0  # how many times further than usual an update may move a base; None: any distance
+    min_share: float = 0.5  # of the clients with a job must answer, else the round is repeated
+    repeats: int = 2  # at most, of one round
+    min_updates: int = 1  # a base with fewer keeps its value
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,21 @@ class RoundReport:
     loss: float  # mean over clients, of a single part
     parameters: int  # downloaded by all clients of the round together
     seconds: float
+    seen: Attendance
+    repeated: tuple[Attendance, ...]  # earlier tries, to which too few answered
+    bytes_down: int  # of all tries, as are those that came up
+    bytes_up: int
+    usual: Usual  # how far an update usually moves a base; the next round's bound
+
+    def row(self) -> dict[str, Any]:
+        """All but the weights, as it is stored."""
+        plain = ("round", "lr", "clients", "loss", "parameters", "seconds", "bytes_down", "bytes_up")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            **self.seen.row(),
+            "repeated": [seen.row() for seen in self.repeated],
+            "usual": dict(self.usual),
+        }
 
 
 def federate(
@@ -93,29 +117,65 @@ def federate(
     how: Federation,
     *,
     start: int = 0,
+    usual: Usual | None = None,
     on_round: Callable[[RoundReport], None] = lambda report: None,
 ) -> Weights:
-    """Train round after round from `start` on (Algorithm 1); everything follows from the arguments."""
+    """Train round after round from `start` on (Algorithm 1); everything follows from the arguments.
+
+    `usual` is what the report of the round before `start` said.
+    """
     for round in range(start, how.rounds):
-        began = perf_counter()
-        cohort = draw_cohort(engine.profiles(round), how.cohort, how.seed, round)
-        plan = replace(how.plan, lr=how.plan.lr * how.schedule(round, how.rounds))
-        jobs = make_jobs(method.assign(round, cohort), cohort, round, plan, how)
-        losses: list[float] = []
-        updates = observed(engine.run(weights, jobs), losses, getattr(method, "weigh", weigh_once))
-        with one_thread():
-            weights = merge(net, method.layout, weights, updates)
-        moved = sum(parameters_of(net, weights, covering(job.parts)) for job in jobs)
-        loss = sum(losses) / max(1, len(losses))
-        on_round(RoundReport(round, weights, plan.lr, len(cohort), loss, moved, perf_counter() - began))
+        report = one_round(method, engine, net, weights, how, round, usual or {})
+        weights, usual = report.weights, report.usual
+        on_round(report)
     return weights
 
 
-def draw_cohort(profiles: Sequence[Profile], size: int | None, seed: int, round: int) -> tuple[Profile, ...]:
-    """All clients in order, or `size` of them drawn without replacement."""
+def one_round(
+    method: Method, engine: Engine, net: Net, weights: Weights, how: Federation, round: int, usual: Usual
+) -> RoundReport:
+    """Ask a cohort until enough of it answers, and merge what came."""
+    began, sent, failed = perf_counter(), 0, list[Attendance]()
+    plan = replace(how.plan, lr=how.plan.lr * how.schedule(round, how.rounds))
+    weigh = getattr(method, "weigh", weigh_once)
+    while True:
+        cohort = draw_cohort(engine.profiles(round), how.cohort, how.seed, round, len(failed))
+        jobs = make_jobs(method.assign(round, cohort), cohort, round, plan, how)
+        door = Door(net, method.layout, weights, cohort, how.clip, usual)
+        updates = door.admitted(jobs, engine.run(weights, jobs))
+        with one_thread():
+            merged = merge(net, method.layout, weights, (replace(u, weight=weigh(u.parts)) for u in updates))
+        seen, downloads = door.seen, [covering(job.parts) for job in jobs]
+        sent += sum(bytes_of(net, weights, parts) for parts in downloads)
+        if cohort and seen.came >= how.min_share * len(jobs):
+            break
+        failed.append(seen)
+        if len(failed) > how.repeats:
+            raise too_few(round, failed, how)
+    return RoundReport(
+        round,
+        keep_scarce(weights, merged, seen.updates, how.min_updates),
+        plan.lr,
+        len(cohort),
+        sum(seen.losses) / len(seen.losses) if seen.losses else 0.0 if not jobs else math.nan,
+        sum(parameters_of(net, weights, parts) for parts in downloads),
+        perf_counter() - began,
+        seen,
+        tuple(failed),
+        sent,
+        sum(tried.bytes_up for tried in (*failed, seen)),
+        door.usual_next(),
+    )
+
+
+def draw_cohort(
+    profiles: Sequence[Profile], size: int | None, seed: int, round: int, repeat: int = 0
+) -> tuple[Profile, ...]:
+    """All clients in order, or `size` of them drawn without replacement; others when a round is repeated."""
     if size is None or size >= len(profiles):
         return tuple(profiles)
-    return tuple(profiles[i] for i in rng_for(seed, "cohort", round).choice(len(profiles), size, replace=False))
+    again = (repeat,) if repeat else ()
+    return tuple(profiles[i] for i in rng_for(seed, "cohort", round, *again).choice(len(profiles), size, replace=False))
 
 
 def make_jobs(
@@ -123,15 +183,12 @@ def make_jobs(
 ) -> list[Train]:
     """A job per client that got parts, the longest first: workers then finish at about the same time."""
     samples = {profile.client: profile.samples for profile in cohort}
-    jobs = [Train(round, client, parts, plan, how.seed, how.local_norms) for client, parts in assigned.items() if parts]
+    jobs = [
+        Train(round, client, parts, plan, how.seed, how.local_norms, how.run)
+        for client, parts in assigned.items()
+        if parts
+    ]
     return sorted(jobs, key=lambda job: (-samples[job.client] * sum(part.width for part in job.parts), job.client))
-
-
-def observed(updates: Iterable[Any], losses: list[float], weigh: Callable[[tuple[Part, ...]], int]) -> Iterator[Update]:
-    """Pass updates on, weighed by the server, noting their losses."""
-    for update in updates:
-        losses.append(update.metrics["loss"])
-        yield replace(update, weight=weigh(update.parts))
 
 
 def weigh_once(parts: tuple[Part, ...]) -> int:
@@ -139,6 +196,31 @@ def weigh_once(parts: tuple[Part, ...]) -> int:
     return 1
 
 
+def keep_scarce(old: Weights, merged: Weights, updates: Mapping[int, int], least: int) -> Weights:
+    """The merged weights, where bases that got fewer updates than `least` are as they were."""
+    scarce = [base for base, count in updates.items() if count < least]
+    if not scarce:
+        return merged
+    rows = torch.tensor(scarce)
+    return {name: value.index_copy(0, rows, old[name][scarce]) for name, value in merged.items()}
+
+
+def too_few(round: int, tries: Sequence[Attendance], how: Federation) -> UserError:
+    """Why a round was given up."""
+    last = tries[-1]
+    return UserError(
+        f"round {round + 1} was tried {len(tries)} times, but of {len(last.cohort)} clients only {last.came} answered "
+        f"in the last, and min_share {how.min_share:g} asks for more ({last.absences() or 'nobody is registered'}); "
+        "see to the clients, then go on with --resume"
+    )
+
+
 def parameters_of(net: Net, weights: Weights, parts: Sequence[Part]) -> int:
     """Numbers in a download of parts of one width."""
     return len(parts) * sum(shape.numel() for name, shape in net.shapes(parts[0].width).items() if name in weights)
+
+
+def bytes_of(net: Net, weights: Weights, parts: Sequence[Part]) -> int:
+    """Bytes of their tensors."""
+    shapes = net.shapes(parts[0].width)
+    return len(parts) * sum(shapes[name].numel() * weights[name].itemsize for name in shapes.keys() & weights.keys())

@@ -92,6 +92,7 @@ class Train:
     plan: Plan
     seed: int
     local_norms: bool = False  # nothing of the norms leaves the client
+    run: str = ""  # which run this is; the answer must name it again
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Update:
     samples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     weight: int = 1  # how often its samples count in the mean: the server's decision, whatever the client says
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,14 @@ class Calibrate:
 
 
 Job = Train | Score | Calibrate
+
+
+@dataclass(frozen=True)
+class Missing:
+    """In place of an answer that did not come, to any job: the client was late, died, or could not do it."""
+
+    client: int
+    reason: str  # a few words, such as "late"
 
 
 def at_width(width: Width, name: str) -> str:

@@ -38,6 +38,7 @@ class State:
     memory: Weights = field(default_factory=dict)  # what clients keep to themselves, by client
     best_memory: Weights = field(default_factory=dict)  # the same, after the best round
     seconds: float = 0.0  # spent so far, over all resumes
+    usual: Mapping[str, float] = field(default_factory=dict)  # how far updates of the last round moved a base
 
 
 class RunFolder:
@@ -104,6 +105,7 @@ class RunFolder:
             "best_round": state.best_round,
             "best_accuracy": state.best_accuracy,
             "seconds": state.seconds,
+            "usual": dict(state.usual),
             "sha256": hashlib.sha256(data).hexdigest(),
         }
         stem = self.checkpoints / f"round-{state.round:06d}"
@@ -171,7 +173,15 @@ def _read_state(manifest: Path, digest: str, like: Weights) -> State:
     best_memory = {f"memory/{name}": value for name, value in under("best-memory/").items()}
     kept = memory if newest else best_memory
     return State(
-        said["round"], weights, said["best_round"], said["best_accuracy"], best, memory, kept, said.get("seconds", 0.0)
+        said["round"],
+        weights,
+        said["best_round"],
+        said["best_accuracy"],
+        best,
+        memory,
+        kept,
+        said.get("seconds", 0.0),
+        said.get("usual", {}),
     )
 
 

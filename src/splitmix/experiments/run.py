@@ -103,6 +103,7 @@ class Run:
                 self.state.weights,
                 setup.how,
                 start=start,
+                usual=self.state.usual,
                 on_round=self._after_round,
             )
         finally:
@@ -113,9 +114,8 @@ class Run:
     def _after_round(self, report: RoundReport) -> None:
         config = self.setup.config
         last = report.round + 1 == config.rounds
-        row = {"kind": "round", **{k: v for k, v in vars(report).items() if k != "weights"}}
-        self._record([row])
-        state = replace(self.state, round=report.round + 1, weights=report.weights)
+        self._record([{"kind": "round", **report.row()}])
+        state = replace(self.state, round=report.round + 1, weights=report.weights, usual=report.usual)
         if last or (report.round + 1) % config.eval_every == 0:
             state = self._validated(state, report.round)
         self.state = replace(state, seconds=perf_counter() - self.began)
