@@ -24,8 +24,8 @@ from splitmix.core.net import Net
 from splitmix.core.objective import Plain
 from splitmix.core.parts import merge
 from splitmix.core.rounds import Federation, federate
-from splitmix.core.score import Question, ask
-from splitmix.core.types import Part, Plan, Update
+from splitmix.core.score import ask
+from splitmix.core.types import Part, Plan, Question, Update
 from splitmix.data.budgets import parse_budgets
 from splitmix.data.task import Domain, make_task
 from splitmix.engines.clients import TaskClients

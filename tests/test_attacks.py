@@ -277,7 +277,7 @@ def test_settings_may_be_given_with_the_name():
         ({"name": "pgd7", "restarts": 0}, "restarts=0 makes no attack"),
         ({"name": "pgd20", "random_start": False}, "5 restarts at the same point are one"),
         ({"name": "pgd7", "norm": "inf"}, "unknown norm 'inf'; did you mean 'linf'?"),
-        ({"name": "fgsm", "steps": 3}, "attack fgsm does not take these settings"),
+        ({"name": "fgsm", "steps": 3}, "unknown setting of attack fgsm 'steps'"),
     ],
 )
 def test_a_wrong_attack_is_refused_in_one_sentence(value, sentence):

@@ -27,7 +27,7 @@ from splitmix.core.objective import Masked, Plain
 from splitmix.core.parts import cut
 from splitmix.core.random import torch_rng_for
 from splitmix.core.score import calibrate
-from splitmix.core.types import Calibrate, Layout, Part, Plan, Score, Train
+from splitmix.core.types import Calibrate, Layout, Part, Plan, Question, Score, Train
 from splitmix.nets.layers import BatchNorm
 from toys import (
     ATOM,
@@ -240,13 +240,13 @@ def test_a_score_counts_the_right_answers_of_every_mix():
 
 def test_a_last_batch_of_one_can_be_scored_without_statistics():
     data = ClientData(toy_split(4), toy_split(4), toy_split(9))
-    tally = score_client(Score(CLIENT, (bases(0),), batch=4), Net(Tiny), singles(0), data, {})
+    tally = score_client(Score(CLIENT, (bases(0),), Question(batch=4)), Net(Tiny), singles(0), data, {})
     assert tally.samples == 9
 
 
 def test_a_client_without_images_of_a_split_says_so():
     data = ClientData(toy_split(4), toy_split(0), toy_split(4))
-    tally = score_client(Score(CLIENT, (bases(0), bases(1)), split="val"), Net(Tiny), singles(0, 1), data, {})
+    tally = score_client(Score(CLIENT, (bases(0), bases(1)), Question("val")), Net(Tiny), singles(0, 1), data, {})
     assert (tally.correct, tally.samples) == ((0, 0), 0)
 
 

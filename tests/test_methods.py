@@ -14,8 +14,8 @@ from splitmix.core.net import Net
 from splitmix.core.objective import Plain
 from splitmix.core.parts import covering, cut, merge
 from splitmix.core.rounds import Federation, federate
-from splitmix.core.score import Question, score
-from splitmix.core.types import Part, Plan, Profile, Setting, Train, Update, Width
+from splitmix.core.score import score
+from splitmix.core.types import Part, Plan, Profile, Question, Setting, Train, Update, Width
 from splitmix.data.mini import mini_domains
 from splitmix.data.task import make_task
 from splitmix.engines.simulator import Simulator

@@ -7,8 +7,8 @@ from torch.testing import assert_close
 from splitmix.core.client import nested_statistics, part_logits
 from splitmix.core.net import Net
 from splitmix.core.parts import cut, merge
-from splitmix.core.score import Question, ask, calibrate
-from splitmix.core.types import Layout, Part, Plan, Train, at_width
+from splitmix.core.score import ask, calibrate
+from splitmix.core.types import Layout, Part, Plan, Question, Train, at_width
 from toys import ATOM, FULL, HALF, Tiny, ToyClients, to_bytes, toy_simulator
 
 NET = Net(Tiny)

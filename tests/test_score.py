@@ -3,8 +3,8 @@
 import pytest
 
 from splitmix.core.rounds import federate
-from splitmix.core.score import Question, mean_accuracy, order_bases, score
-from splitmix.core.types import Tally
+from splitmix.core.score import mean_accuracy, order_bases, score
+from splitmix.core.types import Question, Tally
 from toys import ATOM, FULL, HALF, METHOD, bases, toy_federation, toy_simulator, toy_weights
 
 DOMAINS = {0: "a", 1: "a", 2: "b", 3: "b"}

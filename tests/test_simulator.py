@@ -12,7 +12,7 @@ import torch
 
 from splitmix.core.errors import UserError
 from splitmix.core.parts import cut
-from splitmix.core.types import Calibrate, Score, Train
+from splitmix.core.types import Calibrate, Question, Score, Train
 from splitmix.engines.simulator import flat, unflat
 from splitmix.engines.workers import Arena, Workers
 from toys import (
@@ -100,7 +100,7 @@ def test_scores_with_local_norms_are_the_same_with_workers(pool):
     tallies = []
     for engine in (toy_simulator(), pool):
         updates(engine, [job(c, 0, 1, local_norms=True) for c in range(4)])
-        scores = [Score(c, (bases(0), bases(0, 1)), local_norms=True) for c in range(4)]
+        scores = [Score(c, (bases(0), bases(0, 1)), Question(local_norms=True)) for c in range(4)]
         tallies.append(list(engine.run(toy_weights(), scores)))
     assert tallies[0] == tallies[1]
 
@@ -108,7 +108,7 @@ def test_scores_with_local_norms_are_the_same_with_workers(pool):
 def test_memories_travel_without_holding_files_open(pool):
     updates(pool, [job(c, 0, 1, local_norms=True) for c in range(4)])
     before = open_files()
-    list(pool.run(toy_weights(), [Score(c, (bases(0, 1),), local_norms=True) for c in range(4)]))
+    list(pool.run(toy_weights(), [Score(c, (bases(0, 1),), Question(local_norms=True)) for c in range(4)]))
     assert open_files() == before
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
+from inspect import signature
 from typing import Any
 
-from splitmix.attacks.pgd import PGD, Attack
+from splitmix.attacks.pgd import PGD
+from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError, unknown
 
 
@@ -26,6 +28,9 @@ def find_attack(value: str | Mapping[str, Any]) -> Attack:
         raise UserError(f"an attack needs a name, got {value!r}; choose one of {', '.join(sorted(ATTACKS))}")
     if name not in ATTACKS:
         raise unknown("attack", name, ATTACKS)
+    for key in options:
+        if key not in (known := signature(ATTACKS[name]).parameters):
+            raise unknown(f"setting of attack {name}", key, known)
     options |= {what: _distance(what, options[what]) for what in ("eps", "step") if what in options}
     try:
         return ATTACKS[name](**options)

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from splitmix.attacks.pgd import PGD, Attack
+from splitmix.attacks.pgd import PGD
+from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.objective import Forward, cross_entropy, mask_absent
+from splitmix.core.objective import Forward, Trial, cross_entropy, mask_absent
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,23 @@ class Adversarial:
     dual: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
+        if not isinstance(self.weight, int | float) or not 0 <= self.weight <= 1:
             raise UserError(f"adversarial weight {self.weight} is outside [0, 1]; 0 is plain training, 0.5 the paper's")
-        if self.loss not in LOSSES:
+        if not isinstance(self.dual, bool):
+            raise UserError(f"dual={self.dual!r} is neither true nor false; true trains two norms, false one")
+        if not isinstance(self.loss, str) or self.loss not in LOSSES:
             raise unknown("loss", str(self.loss), LOSSES)
+
+    @property
+    def needs(self) -> dict[str, bool]:
+        return {"dual": True} if self.dual else {}
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """A round is judged as it is trained: by clean accuracy, and by that under the training attack."""
+        robust = 1.0 if self.dual else 0.0
+        trials = (Trial(1 - self.weight), Trial(self.weight, robust, self.attack))
+        return tuple(trial for trial in trials if trial.share)
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
         if self.weight == 0:

@@ -10,8 +10,8 @@ from splitmix.attacks.adversarial import Adversarial
 from splitmix.attacks.pgd import PGD
 from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError
-from splitmix.core.objective import Forward
-from splitmix.core.types import Width
+from splitmix.core.objective import Forward, Trial
+from splitmix.core.types import Width, parse_dial
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,15 @@ class OnceForAll:
     def __post_init__(self) -> None:
         Adversarial(self.attack, loss=self.loss)  # refuses an unknown loss
         object.__setattr__(self, "lambdas", _checked(self.lambdas))
+
+    @property
+    def needs(self) -> dict[str, bool]:
+        return {"film": True}
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """A round is judged at both ends of the dial: by clean accuracy, and by that under the training attack."""
+        return (Trial(0.5, 0.0), Trial(0.5, 1.0, self.attack))
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
         drawn = self.lambdas[int(torch.randint(len(self.lambdas), (), generator=rng))]
@@ -56,8 +65,5 @@ class AtDial:
 
 def _checked(lambdas: object) -> tuple[float, ...]:
     if not isinstance(lambdas, Sequence) or isinstance(lambdas, str) or not lambdas:
-        raise UserError(f"lambdas {lambdas!r} is no list of numbers in [0, 1]; give some, such as [0, 0.2, 0.5, 1]")
-    for value in lambdas:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise UserError(f"lambda {value!r} is no number in [0, 1]; 0 trains on clean images, 1 on adversarial ones")
-    return tuple(map(float, lambdas))
+        raise UserError(f"lambdas {lambdas!r} is no list of robustness dials; give some, such as [0, 0.2, 0.5, 1]")
+    return tuple(map(parse_dial, lambdas))

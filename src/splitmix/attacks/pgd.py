@@ -1,7 +1,7 @@
 """Projected gradient descent (PGD): images that a net gets wrong, each within a small distance of a given one."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,29 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from splitmix.core.attack import Predict, check_labels
 from splitmix.core.errors import UserError, unknown
-
-Predict = Callable[[Tensor], Tensor]  # images -> logits (batch, class), or (base, batch, class) of several bases
-
-
-class Attack(Protocol):
-    """Makes adversarial images; `name` says in full which attack it is, `weak` that it proves little robustness."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def weak(self) -> bool: ...
-
-    def __call__(self, predict: Predict, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class PGD:
     """Walks up the cross-entropy, never further than `eps` from the images and never out of [0, 1].
 
-    The defaults are the paper's. With one restart the end of the walk counts; with several each sample keeps the
-    strongest among their ends and the image itself.
+    The defaults are the paper's. With one restart the end of the walk counts; with several each sample keeps the first
+    image that fools the net, or else that of the largest loss among the ends and the image itself.
 
     >>> print(PGD().name)
     L-inf PGD, eps 8/255, 7 steps of 2/255, random start, 1 restart
@@ -86,10 +73,19 @@ class PGD:
                 return x
             if self.restarts == 1:
                 return self._walk(predict, x, y, lead, rng)
-            best = x
-            for _ in range(self.restarts):
-                best = _stronger(predict, y, best, self._walk(predict, x, y, lead, rng))
-            return best
+            return self._strongest(predict, x, y, lead, rng)
+
+    def _strongest(self, predict: Predict, x: Tensor, y: Tensor, lead: int, rng: torch.Generator) -> Tensor:
+        """The best of all walks; samples that are fooled (by all bases) walk no more."""
+        best, left = x.clone(), torch.arange(len(y), device=y.device)
+        for _ in range(self.restarts):
+            start, found = (images.index_select(lead - 1, left) for images in (x, best))
+            found, right = _stronger(predict, y[left], found, self._walk(predict, start, y[left], lead, rng))
+            best.index_copy_(lead - 1, left, found)
+            left = left[right if lead == 1 else right.any(0)]
+            if not len(left):
+                break
+        return best
 
     def _walk(self, predict: Predict, x: Tensor, y: Tensor, lead: int, rng: torch.Generator) -> Tensor:
         ball = BALLS[self.norm]
@@ -189,12 +185,7 @@ def _for_each_base(predict: Predict, x: Tensor, y: Tensor) -> tuple[Tensor, int]
     own = x.dim() == 5
     with torch.no_grad():
         logits = predict(x[:, :2] if own else x[:2])  # two images: norms may need a variance
-    classes = logits.shape[-1]
-    if not ((y >= 0) & (y < classes)).all():
-        raise UserError(
-            f"labels from {int(y.min())} to {int(y.max())} do not fit a net of {classes} classes; "
-            f"give labels from 0 to {classes - 1}"
-        )
+    check_labels(y, logits.shape[-1])
     if logits.dim() == 2:
         return x, 1
     return _bases_beside_channels(x if own else x.expand(len(logits), *x.shape)), 2
@@ -205,13 +196,16 @@ def _bases_beside_channels(x: Tensor) -> Tensor:
     return x.permute(1, 3, 4, 0, 2).contiguous().permute(3, 0, 4, 1, 2) if x.dim() == 5 else x
 
 
-def _stronger(predict: Predict, y: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Of two images for each sample the one that fools the net; if both or neither do, that of the larger loss."""
+def _stronger(predict: Predict, y: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Of two images for each sample the one that fools the net; if both or neither do, that of the larger loss.
+
+    And which of those chosen the net still gets right.
+    """
     with torch.no_grad():
         logits = [predict(x) for x in (one, other)]
         (loss, new_loss), (right, new_right) = zip(*((losses(z, y), z.argmax(-1) == y) for z in logits), strict=True)
     better = (right & ~new_right) | ((right == new_right) & (new_loss > loss))
-    return torch.where(_spread(better, other), other, one)
+    return torch.where(_spread(better, other), other, one), right & new_right
 
 
 def _length(x: Tensor, lead: int) -> Tensor:

@@ -1,11 +1,13 @@
 """What happens on a client: local training, scoring and calibration, the same for all methods and engines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from splitmix.core.attack import Predict, withstood
+from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import covering, window, windows
@@ -14,6 +16,7 @@ from splitmix.core.types import (
     Calibrate,
     Job,
     Part,
+    Question,
     Score,
     Tally,
     Train,
@@ -56,6 +59,7 @@ class ClientData:
         return {"train": self.train, "val": self.val, "test": self.test}[name]
 
 
+Answers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, number of the first -> right ones of each mix
 Memory = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base
 
 
@@ -73,8 +77,14 @@ def execute(
 def parts_of(job: Job) -> tuple[Part, ...]:
     """The parts that a job needs: the download."""
     if isinstance(job, Score):
-        return covering(part for mix in job.mixes for part in mix)
+        return covering(all_parts(job))
     return covering(job.parts)
+
+
+def all_parts(job: Score) -> tuple[Part, ...]:
+    """Every part that a score looks at, those of the surrogate too."""
+    surrogate = () if job.question.surrogate is None else job.question.surrogate[0]
+    return tuple(part for mix in (*job.mixes, surrogate) for part in mix)
 
 
 def train_client(
@@ -95,6 +105,9 @@ def train_client(
         weight_decay=plan.weight_decay,
         fused=True,
     )
+    if plan.momentum:  # made here, not at the first step: that batch may reach only some of the parameters
+        for leaf in optimizer.param_groups[0]["params"]:
+            optimizer.state[leaf]["momentum_buffer"] = torch.zeros_like(leaf)
     rng = torch_rng_for(job.seed, "client", job.round, job.client)
     losses = []
     for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
@@ -141,22 +154,62 @@ class Parts:
 
 
 def score_client(job: Score, net: Net, download: Weights, data: ClientData, memory: Memory) -> Tally:
-    """Right answers of every mix, from one forward pass of each part."""
-    parts, split = parts_of(job), data.split(job.split)
-    weights = recall(download, parts, net.norm_names(parts[0].width) if job.local_norms else set(), memory)
-    if job.norm == "client":
-        wanted = tuple(part for mix in job.mixes for part in mix)
-        weights = {**weights, **nested_statistics(net, wanted, weights, data.train, job.batch)}
-    if len(split) == 1 and not net.has_statistics(parts[0].width, weights):
+    """Right answers of every mix, on the images as they are or on what an attack makes of them."""
+    asked, parts = job.question, parts_of(job)
+    width, split = parts[0].width, drawn(data.split(asked.split), asked, job.client)
+    weights = recall(download, parts, net.norm_names(width) if asked.local_norms else set(), memory)
+    if asked.norm == "client":
+        weights = {**weights, **nested_statistics(net, all_parts(job), weights, data.train, asked.batch)}
+    if len(split) == 1 and not net.has_statistics(width, weights):
         return Tally(job.client, (0,) * len(job.mixes), 0)  # one image has no batch to be normalised in
+    right = clean_answers(job, net, weights) if asked.attack is None else attacked_answers(job, net, weights)
     correct = torch.zeros(len(job.mixes), dtype=torch.int64)
-    for picks in even_batches(len(split), job.batch):
-        x, y = split.batch(picks)
-        with torch.inference_mode():
-            logits = part_logits(net, weights, job.mixes, x, job.robust)
-            for i, mix in enumerate(job.mixes):
-                correct[i] += int((mean_logits(logits, mix).argmax(-1) == y).sum())
+    for picks in even_batches(len(split), asked.batch):
+        correct += torch.stack(right(*split.batch(picks), int(picks[0]))).sum(1).cpu()
     return Tally(job.client, tuple(correct.tolist()), len(split))
+
+
+def drawn(split: Split, asked: Question, client: int) -> Split:
+    """The images that are asked about: all, or some drawn by the seed, the same under every attack and dial."""
+    if asked.images is None or asked.images >= len(split):
+        return split
+    order = torch.randperm(len(split), generator=torch_rng_for(asked.seed, "images", client))
+    return replace(split, rows=split.rows[order[: asked.images].sort().values])
+
+
+def clean_answers(job: Score, net: Net, weights: Weights) -> Answers:
+    """Which answers are right, from one forward pass of each part."""
+
+    def right(x: Tensor, y: Tensor, place: int) -> list[Tensor]:
+        with torch.inference_mode():
+            logits = part_logits(net, weights, job.mixes, x, job.question.robust)
+            return [mean_logits(logits, mix).argmax(-1) == y for mix in job.mixes]
+
+    return right
+
+
+def attacked_answers(job: Score, net: Net, weights: Weights) -> Answers:
+    """Which answers are right and withstand the attack; each mix is attacked by itself, from the same draws."""
+    asked, parts = job.question, parts_of(job)
+    if net.statistic_names(parts[0].width) - weights.keys():
+        raise UserError("an attack needs fixed norm statistics, not those of the batch; calibrate the model first")
+    served = [mixed(net, parts, weights, mix, asked.robust) for mix in job.mixes]
+    known = None if asked.surrogate is None else mixed(net, parts, weights, *asked.surrogate)
+
+    def right(x: Tensor, y: Tensor, place: int) -> list[Tensor]:
+        assert asked.attack is not None
+        address = (asked.seed, "attack", job.client, place)
+        return [withstood(asked.attack, mix, x, y, torch_rng_for(*address), surrogate=known) for mix in served]
+
+    return right
+
+
+def mixed(net: Net, parts: Sequence[Part], weights: Weights, mix: Sequence[Part], robust: float) -> Predict:
+    """A mix as a function of images; `weights` holds `parts`, and what the mix needs of them is cut out once."""
+    rows = [[part.base for part in parts].index(part.base) for part in mix]
+    picked = {name: value[rows] for name, value in weights.items()}
+    own = window(net, parts[0].width, picked, replace(mix[0], shift=0))
+    return lambda x: net.run(mix[0].width, own, x, robust).mean(0)
 
 
 def part_logits(
@@ -192,6 +245,8 @@ def statistics(net: Net, part: Part, weights: Weights, split: Split, batch: int)
         x, _ = split.batch(picks)
         for name, value in to_moments(net.measure(part.width, weights, x)).items():
             total[name] = total[name] + value.double() if name in total else value.double()
+    if net.statistic_names(part.width) - total.keys():
+        raise UserError("noisy norms cannot be calibrated on clean images; train the net with norm 'tracked'")
     return {name: v.float() for name, v in from_moments({n: v / len(batches) for n, v in total.items()}).items()}
 
 

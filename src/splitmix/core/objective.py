@@ -1,6 +1,6 @@
 """Local losses: what a client minimises on one batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from splitmix.core.attack import Attack
 from splitmix.core.types import Width
 
 
@@ -29,10 +30,34 @@ class Forward(Protocol):
 class Objective(Protocol):
     """Loss of one batch, to be minimised by all parts of a job; `rng` is the client's own.
 
-    It is the sum over the parts, or an attribute `terms` says how many parts a batch trains.
+    It is the sum over the parts. An objective may have more to say, by what it has besides:
+    `terms`, how many parts a batch trains, if not all;
+    `needs`, settings of the net that it trains, such as {"dual": True} (see `needs_of`);
+    `trials`, what the best round is chosen by, if not accuracy on images as they are (see `trials_of`).
     """
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Accuracy at a dial, on images as they are or under an attack; it has a `share` in what a round is judged by."""
+
+    share: float = 1.0
+    robust: float = 0.0
+    attack: Attack | None = None
+
+
+def trials_of(objective: Objective) -> tuple[Trial, ...]:
+    """What the rounds of a run are judged by; the shares sum to 1."""
+    found: tuple[Trial, ...] = getattr(objective, "trials", (Trial(),))
+    return found
+
+
+def needs_of(objective: Objective) -> Mapping[str, bool]:
+    """Settings of the net without which the objective cannot train it; a net that needs any has a robustness dial."""
+    found: Mapping[str, bool] = getattr(objective, "needs", {})
+    return found
 
 
 @dataclass(frozen=True)
@@ -120,6 +145,3 @@ def mask_absent(logits: Tensor, y: Tensor) -> Tensor:
     """Zero the logits of classes that no sample of the batch has: they get no gradient."""
     present = torch.zeros(logits.shape[-1], dtype=logits.dtype, device=logits.device).index_fill_(0, y, 1.0)
     return logits * present
-
-
-OBJECTIVES: dict[str, Objective] = {"plain": Plain(), "masked": Masked()}

@@ -8,20 +8,9 @@ from splitmix.core.errors import UserError
 from splitmix.core.method import Engine
 from splitmix.core.net import Net
 from splitmix.core.parts import merge
-from splitmix.core.types import Calibrate, Layout, Part, Score, Tally, Weights, Width, at_width
+from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Weights, Width, at_width
 
 Mix = tuple[Part, ...]
-
-
-@dataclass(frozen=True)
-class Question:
-    """How a model is scored: on which images, and with which norm statistics."""
-
-    split: str = "test"
-    norm: str = "stored"
-    batch: int = 128
-    robust: float = 0.0
-    local_norms: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,12 +37,11 @@ def ask(
     engine: Engine, weights: Weights, mixes: Sequence[Mix], clients: Sequence[int], question: Question
 ) -> list[Tally]:
     """Right answers of every mix on every client that has images in the split."""
-    q = question
-    jobs = [Score(c, tuple(mixes), q.split, q.norm, q.batch, q.robust, q.local_norms) for c in clients]
-    tallies = [tally for tally in engine.run(weights, jobs) if tally.samples]
+    jobs = [Score(client, tuple(mixes), question) for client in clients]
+    tallies = [answer for answer in engine.run(weights, jobs) if isinstance(answer, Tally) and answer.samples]
     if not tallies:
         raise UserError(
-            f"no client has enough {q.split} images to be scored; hold out more of them, or use fewer clients"
+            f"no client has enough {question.split} images to be scored; hold out more of them, or use fewer clients"
         )
     return tallies
 

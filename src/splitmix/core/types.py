@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError
 
 Width = Fraction
@@ -26,6 +27,21 @@ def parse_width(value: Any) -> Width:
     if not 0 < width <= 1:
         raise UserError(f"width {value} is outside (0, 1]; 1 is the full net, 1/8 an eighth of its channels")
     return width
+
+
+def parse_dial(value: Any) -> float:
+    """Read a robustness dial: 0 is most accurate on clean images, 1 most robust.
+
+    >>> parse_dial("0.2"), parse_dial("1/5"), parse_dial(1)
+    (0.2, 0.2, 1.0)
+    """
+    try:
+        dial = float(Fraction(value))
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        raise UserError(f"'{value}' is not a robustness dial; give a number from 0 (accurate) to 1 (robust)") from None
+    if not 0 <= dial <= 1:
+        raise UserError(f"robustness dial {value} is outside [0, 1]; 0 is most accurate on clean images, 1 most robust")
+    return dial
 
 
 def check_multiple(width: Width, atom: Width) -> None:
@@ -110,16 +126,27 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Score:
-    """Job: count the right answers of each mix (a tuple of parts whose logits are averaged) on one split."""
+class Question:
+    """How a model is scored: on which images, with which norm statistics, at which dial, under which attack."""
 
-    client: int
-    mixes: tuple[tuple[Part, ...], ...]
     split: str = "test"  # train, val or test
     norm: str = "stored"  # stored statistics if there are any, else the batch's own; or "client": calibrate first
     batch: int = 128
     robust: float = 0.0
     local_norms: bool = False
+    attack: Attack | None = None  # white box: made against each mix at this very dial, unless there is a surrogate
+    surrogate: tuple[tuple[Part, ...], float] | None = None  # black box: the mix and dial that the attack knows instead
+    images: int | None = None  # at most so many of each client, drawn by the seed
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Score:
+    """Job: count the right answers of each mix (a tuple of parts whose logits are averaged)."""
+
+    client: int
+    mixes: tuple[tuple[Part, ...], ...]
+    question: Question = Question()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.types import parse_width
-from splitmix.experiments.recipes import RECIPES, apply_recipe
+from splitmix.experiments.recipes import RECIPES, apply_recipe, under_attack
 
 Setting = str | int | float | bool | list[Any] | dict[str, Any]
 
@@ -33,8 +33,12 @@ class Config(BaseModel):
     seed: int = Field(1, ge=0, description="of all draws: data, initial weights, clients, batches")
     atom: str = Field("1/8", description="width of one base")
     budgets: Setting = Field("1/8 1/4 1/2 1", description="a preset, widths for equal groups, or {name=..., order=...}")
-    objective: Setting = Field("plain", description="local loss")
-    norm: Literal["batch", "post", "tracked", "local"] = Field("post", description="where norm statistics come from")
+    objective: str | dict[str, Any] = Field(
+        "plain", description="local loss: plain, masked, adversarial, oat, or {name=..., its own settings}"
+    )
+    norm: Literal["batch", "post", "tracked", "local"] = Field(
+        "post", description="where norm statistics come from; with an attack in the objective the default is tracked"
+    )
     order: Literal["natural", "validation", "greedy"] = Field("greedy", description="which bases are mixed first")
     schedule: Literal["constant", "cosine", "steps"] = Field("cosine", description="learning rate over the rounds")
     floor: float = Field(0.0, ge=0, le=1, description="lowest factor of the cosine schedule")
@@ -108,6 +112,8 @@ def read_settings(source: str | None, overrides: Sequence[str] = ()) -> dict[str
 def make_config(given: Mapping[str, Any], *, own: Collection[str] = ()) -> Config:
     """A checked config; every mistake is named in one error. Keys in `own` name things of the user's, in no table."""
     task = given.get("task", "mini")
+    if under_attack(given):
+        given = {"norm": "tracked", **given}  # the paper's, and what a dial can use
     merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **apply_recipe(given)}
     try:
         return Config.model_validate(merged, context={"own": own})
@@ -163,23 +169,23 @@ def _toml_key(key: str) -> str:
 
 def _check_name(key: str, value: Any) -> None:
     """Refuse what is in no table; the tables are imported here, as PyTorch takes its time."""
-    from splitmix.core.objective import OBJECTIVES
     from splitmix.data.budgets import parse_law
     from splitmix.data.partition import parse_partition
     from splitmix.data.tasks import check_task
+    from splitmix.experiments.objectives import find_objective
     from splitmix.methods import METHODS
     from splitmix.nets import find_net
 
-    checks = {"task": check_task, "net": find_net, "partition": parse_partition}
+    checks = {"task": check_task, "net": find_net, "partition": parse_partition, "objective": find_objective}
     if key in checks:
         checks[key](value)
     elif key == "budgets":
         whom = ("order", "redraw", "seed")
         parse_law({k: v for k, v in value.items() if k not in whom} if isinstance(value, dict) else value)
     else:
-        name, table = value.get("name") if isinstance(value, dict) else value, {"method": METHODS}.get(key, OBJECTIVES)
-        if name not in table:
-            raise unknown(key, str(name), table)
+        name = value.get("name") if isinstance(value, dict) else value
+        if name not in METHODS:
+            raise unknown(key, str(name), METHODS)
 
 
 def _sentence(key: str, mistake: Any) -> str:

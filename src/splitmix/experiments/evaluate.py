@@ -6,8 +6,8 @@ from typing import Any
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import with_order
-from splitmix.core.score import Question, score
-from splitmix.core.types import Weights, Width
+from splitmix.core.score import score
+from splitmix.core.types import Question, Weights, Width
 from splitmix.experiments.config import make_config, read_toml
 from splitmix.experiments.folder import RunFolder
 from splitmix.experiments.run import SCORED_NORMS, restore_memories, score_row, stored_outcome

@@ -27,6 +27,13 @@ def method_name(given: Settings) -> str:
     return str(method.get("name")) if isinstance(method, Mapping) else str(method)
 
 
+def under_attack(given: Settings) -> bool:
+    """Whether the objective that settings name attacks the images that it trains on."""
+    objective = given.get("objective", "plain")
+    name = objective.get("name") if isinstance(objective, Mapping) else objective
+    return name not in ("plain", "masked")
+
+
 def paper(given: Settings) -> dict[str, Any]:
     """What the authors' released scripts use, by task and method; where these differ from the paper, the scripts count.
 
@@ -34,13 +41,14 @@ def paper(given: Settings) -> dict[str, Any]:
     """
     name = method_name(given)
     scaled = name in ("splitmix", "fedensemble")
-    return {
+    made = {
         "norm": "batch",
         "order": "natural",
         "rescale_init": scaled,  # slices of a wide net begin like one anyway
         "rescale_layers": scaled or name in NESTED,
         **_PAPER_TASKS.get(str(given.get("task", "mini")), _digits)(name, given),
     }
+    return {**made, **_against_attacks(name, given)} if under_attack(given) else made
 
 
 def recommended(given: Settings) -> dict[str, Any]:
@@ -72,6 +80,16 @@ def _cifar10(name: str, given: Settings) -> dict[str, Any]:
 
 def _domainnet(name: str, given: Settings) -> dict[str, Any]:
     return {"lr": 0.01, "schedule": "constant", "rounds": 1000, "epochs": 1, "batch": 32}
+
+
+def _against_attacks(name: str, given: Settings) -> dict[str, Any]:
+    """What changes in their scripts for adversarial training; there CIFAR10 is split evenly."""
+    unscaled = {"rescale_init": False, "rescale_layers": False}
+    changed: dict[str, dict[str, Any]] = {
+        "cifar10": {"lr": 0.1, "milestones": [200, 300] if name == "splitmix" else [150, 250], **unscaled},
+        "domainnet": {"rounds": 800, **unscaled},
+    }
+    return changed.get(str(given.get("task", "mini")), {"lr": 0.1})
 
 
 _PAPER_TASKS = {"digits": _digits, "cifar10": _cifar10, "domainnet": _domainnet}

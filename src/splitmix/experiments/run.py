@@ -20,9 +20,9 @@ from splitmix.core.files import write_atomically
 from splitmix.core.method import Engine, with_order
 from splitmix.core.parts import cut
 from splitmix.core.rounds import RoundReport, federate
-from splitmix.core.score import Question, WidthScore, calibrate, order_bases, score
+from splitmix.core.score import WidthScore, calibrate, order_bases, score
 from splitmix.core.threads import one_thread
-from splitmix.core.types import Part, Weights
+from splitmix.core.types import Part, Question, Weights
 from splitmix.data.tasks import task_about
 from splitmix.engines.simulator import flat, unflat
 from splitmix.experiments.config import to_toml

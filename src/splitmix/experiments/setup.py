@@ -1,7 +1,8 @@
 """From a config to the objects of a run, each checked before any training starts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter, signature
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import torch
 from torch import nn
 
 from splitmix.core.client import as_images
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import UserError
 from splitmix.core.method import Method, local_objective
 from splitmix.core.net import Build, Net
-from splitmix.core.objective import OBJECTIVES, Objective
+from splitmix.core.objective import Objective, Trial, needs_of, trials_of
 from splitmix.core.rounds import SCHEDULES, Federation
 from splitmix.core.types import Plan, Setting, Weights, Width, parse_width
 from splitmix.data.budgets import Budgets, check_budgets, parse_budgets
@@ -21,6 +22,7 @@ from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator
 from splitmix.experiments.config import Config
+from splitmix.experiments.objectives import find_objective
 from splitmix.methods import find_method
 from splitmix.nets import find_net
 
@@ -41,6 +43,16 @@ class Setup:
     def domains(self) -> dict[int, str]:
         """Each client and its domain."""
         return {client: shard.domain for client, shard in enumerate(self.task.shards)}
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """What the best round is chosen by."""
+        return trials_of(find_objective(self.config.objective))
+
+    @cached_property
+    def dial(self) -> bool:
+        """Whether the model can be turned between accurate and robust."""
+        return bool(needs_of(find_objective(self.config.objective)))
 
     @property
     def image(self) -> tuple[int, ...]:
@@ -66,11 +78,11 @@ def set_up(config: Config, *, root: Path | None = None, task: Task | None = None
     check_budgets(budgets, atom)
     setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed)
     method = find_method(config.method, setting)
-    if build is None:
-        build = make_build(config, task)
-    check_net(build, method.layout.width, task)
-    check_norm(config.norm, method)
-    objective = local_objective(method, find_objective(config))
+    given = find_objective(config.objective)
+    build = with_needs(build or make_build(config, task), needs_of(given))
+    check_norm(config.norm, method, needs_of(given))
+    check_net(build, method.layout.width, task, dial=bool(needs_of(given)))
+    objective = local_objective(method, given)
     return Setup(config, task, budgets, method, Net(build), objective, federation(config))
 
 
@@ -84,6 +96,19 @@ def make_build(config: Config, task: Task) -> Build:
     return partial(net, **{key: value for key, value in offered.items() if key in takes})
 
 
+def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:
+    """The net as the objective needs it, such as with dual norms."""
+    takes = signature(build).parameters
+    if not needs or any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
+        return partial(build, **needs) if needs else build
+    for need in needs.keys() - takes.keys():
+        raise UserError(
+            f"this objective needs a net with a robustness dial, but this one takes no setting '{need}'; "
+            f"write it as build(width, *, {need}=False) with norms from splitmix.nets, or choose another net"
+        )
+    return partial(build, **needs)
+
+
 def federation(config: Config) -> Federation:
     options: dict[str, dict[str, object]] = {
         "cosine": {"floor": config.floor},
@@ -92,13 +117,6 @@ def federation(config: Config) -> Federation:
     schedule = SCHEDULES[config.schedule](**options.get(config.schedule, {}))  # type: ignore[arg-type]
     plan = Plan(config.lr, config.epochs, config.batch, config.momentum, config.weight_decay)
     return Federation(config.rounds, plan, schedule, config.cohort, config.seed, config.norm == "local")
-
-
-def find_objective(config: Config) -> Objective:
-    name = config.objective
-    if not isinstance(name, str) or name not in OBJECTIVES:
-        raise unknown("objective", str(name), OBJECTIVES)
-    return OBJECTIVES[name]
 
 
 def check_validation(norm: str, task: Task) -> None:
@@ -111,8 +129,13 @@ def check_validation(norm: str, task: Task) -> None:
         )
 
 
-def check_norm(norm: str, method: Method) -> None:
-    """Norms that stay on a client know one width only."""
+def check_norm(norm: str, method: Method, needs: Mapping[str, bool]) -> None:
+    """A dial blends fixed statistics, which must be tracked; norms that stay on a client know one width only."""
+    if needs and norm not in ("tracked", "local"):
+        raise UserError(
+            f"norm '{norm}' keeps no statistics of attacked images, which a net with a robustness dial needs; "
+            "choose norm 'tracked' or 'local'"
+        )
     if norm == "local" and method.layout.nested:
         raise UserError(
             f"norm 'local' needs parts of one width, but this method nests {len(method.layout.nested) + 1} widths in "
@@ -120,7 +143,7 @@ def check_norm(norm: str, method: Method) -> None:
         )
 
 
-def check_net(build: Build, width: Width, task: Task) -> None:
+def check_net(build: Build, width: Width, task: Task, *, dial: bool = False) -> None:
     """Run two images through the net: what does not fit is said before training."""
     shape = tuple(task.train.images.shape[1:])
     try:
@@ -136,7 +159,7 @@ def check_net(build: Build, width: Width, task: Task) -> None:
             "choose another net or resize the images"
         )
     try:
-        logits = _try(module, task)
+        logits = _try(module, task, dial)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
@@ -148,8 +171,8 @@ def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def _try(module: nn.Module, task: Task) -> torch.Tensor:
+def _try(module: nn.Module, task: Task, dial: bool) -> torch.Tensor:
     two = as_images(torch.from_numpy(task.train.images[[0, -1]]))
     with torch.no_grad():
-        logits: torch.Tensor = module.train()(two)
+        logits: torch.Tensor = module.train()(two, 1.0) if dial else module.train()(two)
     return logits
