@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.core.errors import UserError
+from splitmix.core.types import parse_dial
 from splitmix.nets.layers import BatchNorm, Norm
 
 CORNERS = (0.0, 0.1, 0.2, 0.3, 0.4, 1.0)  # dials with a code of their own: those that the paper trains
@@ -76,10 +76,9 @@ def encode(robust: float) -> Tensor:
     >>> encode(0.25)
     tensor([0.0000, 0.0000, 0.5000, 0.5000, 0.0000, 0.0000])
     """
-    if not 0 <= robust <= 1:
-        raise UserError(f"robust {robust} is outside [0, 1]; 0 is most accurate on clean images, 1 most robust")
-    place = max(i for i, corner in enumerate(CORNERS[:-1]) if corner <= robust)
-    share = (robust - CORNERS[place]) / (CORNERS[place + 1] - CORNERS[place])
+    dial = parse_dial(robust)
+    place = max(i for i, corner in enumerate(CORNERS[:-1]) if corner <= dial)
+    share = (dial - CORNERS[place]) / (CORNERS[place + 1] - CORNERS[place])
     code = [0.0] * len(CORNERS)
     code[place], code[place + 1] = 1 - share, share
     return torch.tensor(code)
