@@ -1,5 +1,7 @@
 """Accuracy of every width, and the order in which bases are mixed."""
 
+from collections import defaultdict
+
 import pytest
 
 from splitmix.core.rounds import federate
@@ -84,7 +86,7 @@ def test_a_score_names_its_width_and_counts_its_bases():
 
 
 # base 1 is the best alone; 0 adds more to it than 2 does, though 2 is better alone
-RIGHT = {"0": 5, "1": 7, "2": 6, "10": 9, "12": 8}
+RIGHT = {"0": 5, "1": 7, "2": 6, "01": 9, "12": 8, "02": 10}
 
 
 def test_the_greedy_order_takes_the_best_base_and_then_what_complements_it():
@@ -97,15 +99,22 @@ def test_the_validation_order_sorts_bases_by_their_own_accuracy():
     assert order == (1, 2, 0)
 
 
-def test_the_greedy_order_asks_about_each_mix_once():
+def test_the_mixes_of_few_bases_are_all_counted_in_one_pass():
     engine = Table(RIGHT)
     order_bases(engine, {}, bases(0, 1, 2), [0], Question(), greedy=True)
-    assert engine.asked == [(bases(0), bases(1), bases(2)), (bases(1, 0), bases(1, 2))]
+    assert engine.asked == [(bases(0), bases(1), bases(2), bases(0, 1), bases(0, 2), bases(1, 2))]
+
+
+def test_those_of_many_bases_are_counted_step_by_step():
+    engine = Table(defaultdict(int))
+    order = order_bases(engine, {}, bases(*range(9)), [0], Question(), greedy=True)
+    assert order == tuple(range(9))
+    assert [len(mixes) for mixes in engine.asked] == [9, 8, 7, 6, 5, 4, 3, 2]
 
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_among_equals_the_lower_number_comes_first(greedy):
-    even = dict.fromkeys(("0", "1", "2", "01", "02"), 5)
+    even = dict.fromkeys(("0", "1", "2", "01", "02", "12"), 5)
     assert order_bases(Table(even), {}, bases(0, 1, 2), [0], Question(), greedy=greedy) == (0, 1, 2)
 
 

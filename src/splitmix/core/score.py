@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
 
 from splitmix.core.client import from_moments
 from splitmix.core.errors import UserError
@@ -59,17 +61,25 @@ def order_bases(
     Greedy: the base that helps most comes next. Otherwise by the accuracy of each base alone (the paper's option).
     Only accuracies leave the clients.
     """
+    asked = partial(_accuracies, engine, weights, clients, question)
     if not greedy:
-        tallies = ask(engine, weights, [(part,) for part in parts], clients, question)
-        alone = [mean_accuracy(tallies, i) for i in range(len(parts))]
-        return tuple(parts[i].base for i in sorted(range(len(parts)), key=lambda i: (-alone[i], i)))
+        alone = asked([(part,) for part in parts])
+        return tuple(part.base for part in sorted(parts, key=lambda part: -alone[(part,)]))
+    few = len(parts) <= 8  # then all subsets are counted in one pass over the images
+    found = asked([mix for size in range(1, len(parts)) for mix in combinations(parts, size)]) if few else {}
     chosen: Mix = ()
-    rest = list(parts)
-    while len(rest) > 1:
-        tallies = ask(engine, weights, [(*chosen, part) for part in rest], clients, question)
-        best = max(range(len(rest)), key=lambda i: (mean_accuracy(tallies, i), -i))
-        chosen = (*chosen, rest.pop(best))
-    return tuple(part.base for part in (*chosen, *rest))
+    while len(chosen) < len(parts) - 1:
+        wider = {part: tuple(p for p in parts if p in (*chosen, part)) for part in parts if part not in chosen}
+        found = found if few else asked(tuple(wider.values()))
+        chosen = (*chosen, max(wider, key=lambda part: found[wider[part]]))
+    return tuple(part.base for part in (*chosen, *(part for part in parts if part not in chosen)))
+
+
+def _accuracies(
+    engine: Engine, weights: Weights, clients: Sequence[int], question: Question, mixes: Sequence[Mix]
+) -> dict[Mix, float]:
+    tallies = ask(engine, weights, mixes, clients, question)
+    return {mix: mean_accuracy(tallies, i) for i, mix in enumerate(mixes)}
 
 
 def calibrate(
