@@ -83,7 +83,7 @@ def halved(setup: Setup, half: int) -> Setup:
 def lines(studies: Sequence[Tuning], runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rescaled, plain, floor = studies
     yield "# What the recommended recipe rests on\n"
-    yield "Five-domain digits, Split-Mix, budgets 1/8 1/4 1/2 1 in client order. Accuracy in % on **validation** images:"
+    yield "Five-domain digits, Split-Mix, budgets 1/8 1/4 1/2 1 in order. Accuracy in % on **validation** images:"
     yield f"the mean over clients, then over these widths; ± is the standard deviation over seeds {seeds(rescaled)}.\n"
     yield "## Learning rate and rescaled initialisation\n"
     yield f"{rescaled['rounds']} rounds, {rescaled['settings']['cohort']} of 50 clients a round,"
