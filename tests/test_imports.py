@@ -18,7 +18,7 @@ BELOW = {  # what each layer may import of this package, besides itself
     "data": ["core.types", "core.errors", "core.random", "core.files"],
     "methods": ["core"],
     "engines": ["core", "data"],
-    "runtime": ["core", "nets"],
+    "runtime": ["core", "nets", "attacks"],
 }
 OUTSIDE = {  # what else, besides the standard library; layers that are not listed are free
     "core": {"torch", "numpy"},
@@ -28,7 +28,7 @@ OUTSIDE = {  # what else, besides the standard library; layers that are not list
 }
 EXCLUSIVE = {  # the only files that may import a package
     "cyclopts": ["cli.py", "cli_*.py"],
-    "flwr": ["engines/flower.py"],
+    "flwr": ["engines/flower/*.py"],
 }
 
 

@@ -45,6 +45,10 @@ def train(
     device: str = "cpu",
     data_root: Path | None = None,
     tensorboard: Flag = False,
+    engine: str = "simulator",
+    superlink: str | None = None,
+    root_certificates: Path | None = None,
+    deadline: float = 600.0,
     as_json: Json = False,
 ) -> None:
     """Train a model that can be served at any width.
@@ -58,6 +62,8 @@ def train(
       splitmix train my.toml -o seed=2 --out runs/mine --resume
 
       splitmix train digits --data-root DATA
+
+      splitmix train mini --engine flower
 
     Parameters
     ----------
@@ -77,30 +83,38 @@ def train(
         Folder of data sets; default: the variable SPLITMIX_DATA.
     tensorboard
         Log for TensorBoard too.
+    engine
+        Where clients are: simulator (here), flower (a federation, see `splitmix flower`), or ray (Flower's simulation).
+    superlink
+        With flower: HOST:PORT of the SuperLink, or the folder of `splitmix flower up`; default: .flower
+    root_certificates
+        With flower: certificate of the authority that signed the SuperLink's.
+    deadline
+        With flower and ray: seconds after which a client's answer is late.
     as_json
         Print the result as JSON.
     """
-    from splitmix.experiments.config import read_config
+    from splitmix.cli_flower import Link, train_elsewhere
+    from splitmix.experiments.config import read_config, read_settings
     from splitmix.experiments.progress import Board, terminal_watcher
     from splitmix.experiments.report import write_report
     from splitmix.experiments.run import Watcher, run_in_folder
     from splitmix.experiments.setup import set_up
 
     count, where = checked_workers(workers), checked_device(device)
-    config = read_config(source, option or ())
-    setup = set_up(config, root=data_root)
-    name = f"{setup.task.name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
-    folder = out or Path("runs") / name
-    watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
-    run_in_folder(
-        setup,
-        folder,
-        resume=resume,
-        workers=count,
-        device=where,
-        watchers=watchers,
-        command=shlex.join(["splitmix", *sys.argv[1:]]),
-    )
+    command = shlex.join(["splitmix", *sys.argv[1:]])
+    if engine != "simulator":
+        link = Link(engine, superlink, root_certificates, deadline, count, data_root)
+        folder = train_elsewhere(link, read_settings(source, option or ()), out, resume=resume, command=command)
+    else:
+        config = read_config(source, option or ())
+        setup = set_up(config, root=data_root)
+        name = f"{setup.task.name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
+        folder = out or Path("runs") / name
+        watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
+        run_in_folder(
+            setup, folder, resume=resume, workers=count, device=where, watchers=watchers, command=command
+        )
     page = write_report(folder)
     show_run(folder, as_json)
     if not as_json:
@@ -249,6 +263,7 @@ def cost(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence on standard error, and exit code 2."""
     import splitmix.cli_compare
+    import splitmix.cli_flower
     import splitmix.cli_lists
     import splitmix.cli_runtime
     import splitmix.cli_serve  # noqa: F401  (they register their commands)

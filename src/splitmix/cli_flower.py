@@ -1,0 +1,289 @@
+"""Commands for a federation on Flower: start one on this machine, look at it, stop it, or be one of its nodes."""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from splitmix.cli import Flag, Json, app, say, show_rows
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.files import write_atomically
+
+if TYPE_CHECKING:
+    from splitmix.engines.flower.local import Site
+    from splitmix.experiments.config import Config
+
+flower = App(
+    name="flower",
+    help="Real clients on a network, by Flower.",
+    help_epilogue="Example: splitmix flower up --nodes 4; splitmix train mini --engine flower; splitmix flower down",
+)
+app.command(flower)
+STATE = Path(".flower")
+BUDGETS = "1/8 1/4 1/2 1"
+ENGINES = ("simulator", "flower", "ray")
+MISTAKE = "splitmix: "  # how the server begins a line that tells the user's mistake
+WAIT = 120.0  # seconds for nodes to connect
+State = Annotated[Path, Parameter(name="--state")]
+
+
+@flower.command
+def up(
+    *,
+    nodes: int = 4,
+    task: str = "mini",
+    budgets: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
+    data_root: Path | None = None,
+    tls: Flag = False,
+    state: State = STATE,
+) -> None:
+    """Start a federation on this machine: a SuperLink, and a SuperNode for each client.
+
+    Examples:
+
+      splitmix flower up --nodes 4
+
+      splitmix flower up --nodes 6 --task mini --budgets 1/8 1/4 1/2 1 --tls
+
+    Parameters
+    ----------
+    nodes
+        How many clients, each with its own share of the task.
+    task
+        A task (see `splitmix tasks`), or a folder of .npz files.
+    budgets
+        What clients can train: widths for equal groups, or a name (see `splitmix budgets`); default: 1/8 1/4 1/2 1.
+    data_root
+        Folder of data sets; default: the variable SPLITMIX_DATA.
+    tls
+        Encrypt, and let in only nodes whose keys are registered; all certificates and keys are made here.
+    state
+        Folder for processes, logs and keys.
+    """
+    need_flower()
+    from splitmix.data.budgets import parse_budgets
+    from splitmix.data.tasks import check_task
+    from splitmix.engines.flower.local import start_link, start_nodes
+
+    check_task(task)
+    if nodes < 1:
+        raise UserError(f"--nodes {nodes} is too few; give 1 or more")
+    widths = parse_budgets(" ".join(budgets or ()) or BUDGETS, clients=nodes).at(0)
+    root = {} if data_root is None else {"data-root": str(data_root.resolve())}
+    configs = [{"task": task, "budget": str(width), **root} for width in widths]
+    try:
+        site = start_nodes(start_link(state, tls=tls), configs)
+    except BaseException:
+        end(state)
+        raise
+    say(f"{nodes} nodes at {site.address}{', encrypted' if tls else ''}; logs: {site.path / 'logs'}")
+    say(f"Next: splitmix train {task} --engine flower    At the end: splitmix flower down")
+
+
+@flower.command
+def status(*, state: State = STATE, as_json: Json = False) -> None:
+    """Show which processes of the federation are running.
+
+    Example: splitmix flower status
+
+    Parameters
+    ----------
+    state
+        Folder of the federation.
+    as_json
+        Print JSON.
+    """
+    from splitmix.engines.flower.local import describe, read_site
+    from splitmix.experiments.tables import Column
+
+    columns = [Column(key, key, number=key == "pid") for key in ("what", "client", "holds", "pid", "running")]
+    show_rows(f"Federation in {state}", columns, describe(read_site(state)), as_json)
+
+
+@flower.command
+def down(*, state: State = STATE) -> None:
+    """Stop the federation and all its processes.
+
+    Example: splitmix flower down
+
+    Parameters
+    ----------
+    state
+        Folder of the federation.
+    """
+    from splitmix.engines.flower.local import stop
+
+    say(f"{stop(state)} processes stopped")
+
+
+@flower.command
+def node(
+    *,
+    superlink: str,
+    client: int,
+    clients: int,
+    budget: str | None = None,
+    data: Path | None = None,
+    loader: str | None = None,
+    task: str | None = None,
+    data_root: Path | None = None,
+    root_certificates: Path | None = None,
+    key: Path | None = None,
+    insecure: Flag = False,
+) -> None:
+    """Be one client of a federation, until stopped; its images stay here.
+
+    Examples:
+
+      splitmix flower node --superlink fl.example.org:8000 --client 0 --clients 4 --data images --budget 1/4
+        --root-certificates ca.crt --key node-0
+
+      splitmix flower node --superlink 127.0.0.1:8000 --client 1 --clients 4 --loader my_module:load --insecure
+
+    Parameters
+    ----------
+    superlink
+        Address of the SuperLink, as HOST:PORT.
+    client
+        Number of this client, from 0 on.
+    clients
+        How many clients there are.
+    budget
+        The largest width it can train, such as 1/4; default: as the run's settings say.
+    data
+        Folder of .npz files with this client's own images.
+    loader
+        Function of no arguments that returns (x, y) or (x, y, x_test, y_test), as module:function.
+    task
+        A task of which this client gets its share, for trying things out on one machine.
+    data_root
+        Folder of data sets, for --task; default: the variable SPLITMIX_DATA.
+    root_certificates
+        Certificate of the authority that signed the SuperLink's.
+    key
+        Private key by which the SuperLink knows this node.
+    insecure
+        Talk to the SuperLink without encryption.
+    """
+    need_flower()
+    from splitmix.engines.flower.local import free_port
+    from splitmix.engines.flower.warm import run_supernode
+    from splitmix.experiments.node import preload
+
+    if (root_certificates is None) != insecure:
+        raise UserError("give either --root-certificates, so that the connection is encrypted, or --insecure")
+    given = {"budget": budget, "data": data, "loader": loader, "task": task, "data-root": data_root}
+    config = {"partition-id": client, "num-partitions": clients}
+    config |= {name: str(value) for name, value in given.items() if value is not None}
+    preload(config)
+    words = ["--superlink", superlink, "--node-config", node_config(config)]
+    words += ["--insecure"] if insecure else ["--root-certificates", str(root_certificates)]
+    words += ["--auth-supernode-private-key", str(key)] if key is not None else []
+    run_supernode(words, free_port())
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where `splitmix train` finds its clients, and how long it waits for them."""
+
+    engine: str = "simulator"
+    superlink: str | None = None  # HOST:PORT, or the folder of a federation on this machine
+    root_certificates: Path | None = None
+    deadline: float = 600.0
+    workers: int = 1  # these two are Ray's
+    data_root: Path | None = None
+
+
+def train_elsewhere(link: Link, given: dict[str, Any], out: Path | None, *, resume: bool, command: str) -> Path:
+    """Train on Flower, or on its simulation; returns the run's folder."""
+    need_flower()
+    if link.engine not in ENGINES:
+        raise unknown("engine", link.engine, ENGINES)
+    if not link.deadline > 0:
+        raise UserError(f"--deadline {link.deadline:g} is no time to answer in; give seconds above 0")
+    from splitmix.experiments.config import make_config
+    from splitmix.experiments.flower import Share, Terms, check_config, train_on_ray
+    from splitmix.experiments.progress import terminal_watcher
+
+    if link.engine == "ray":
+        config = make_config(given)
+        folder = out or default_folder(config)
+        share = Share(link.workers, link.data_root)
+        train_on_ray(config, folder, Terms(link.deadline), share, resume, [terminal_watcher()], command)
+        return folder
+    site = find_site(link)
+    if site.nodes:  # we know them
+        budgets = [node.config["budget"] for node in site.nodes]
+        given = {"clients": site.clients, "budgets": {"name": "each", "widths": budgets}, **given}
+    config = make_config(given)
+    check_config(config)
+    folder = out or default_folder(config)
+    submit(site, config, folder, link.deadline, resume=resume, command=command)
+    return folder
+
+
+def submit(site: "Site", config: "Config", folder: Path, deadline: float, *, resume: bool, command: str) -> None:
+    """Hand the run to the SuperLink, and print what its server says."""
+    from splitmix.engines.flower.submit import follow
+
+    console = Console(stderr=True)
+    mistakes: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith(MISTAKE):
+            mistakes.append(line.removeprefix(MISTAKE))
+        elif not mistakes:  # what follows is of no use to a user
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    said = {"config": config.model_dump_json(), "out": str(folder.resolve()), "resume": resume, "command": command}
+    follow(site, {**said, "deadline": float(deadline), "wait": WAIT}, tell)
+    if mistakes:
+        raise UserError(mistakes[0])
+    if not folder.exists():
+        raise UserError(f"the run's folder is not on this machine; look for {folder.resolve()} on the SuperLink's")
+    if not (folder / "result.json").exists():
+        raise UserError(f"the run in '{folder}' ended early; see the SuperLink's log, then go on with --resume")
+
+
+def find_site(link: Link) -> "Site":
+    """The federation that `flower up` started here, or a SuperLink elsewhere."""
+    from splitmix.engines.flower.local import Site, read_site, write_connection
+
+    where = link.superlink or str(STATE)
+    if Path(where).is_dir() or not re.fullmatch(r"[^/\\]+:\d+", where):
+        return read_site(Path(where))
+    site = Site(STATE.resolve() / "links" / where.replace(":", "-"), where, link.root_certificates is not None, 0)
+    if link.root_certificates is not None:
+        write_atomically(site.authority, link.root_certificates.read_bytes())
+    write_connection(site)
+    return site
+
+
+def default_folder(config: "Config") -> Path:
+    name = f"{Path(config.task).absolute().name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
+    return Path("runs") / name
+
+
+def end(state: Path) -> None:
+    """Stop what was started of a federation that could not be."""
+    from splitmix.engines.flower.local import stop
+
+    with suppress(UserError):
+        stop(state)
+
+
+def node_config(config: dict[str, object]) -> str:
+    """A node's configuration as Flower reads it: key=value, texts in quotes."""
+    quoted = {key: f'"{value}"' if isinstance(value, str) else str(value) for key, value in config.items()}
+    return " ".join(f"{key}={value}" for key, value in quoted.items())
+
+
+def need_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise UserError('Flower is not installed; pip install "splitmix[flower]"') from None

@@ -1,0 +1,1 @@
+"""Clients on a network: the same jobs and answers, carried by Flower."""
