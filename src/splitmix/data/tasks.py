@@ -79,6 +79,13 @@ def _cifar(root: Path | None, seed: int, settings: Settings) -> Task:
     return cifar_task(data_root(root), seed, **settings)
 
 
+def _nodes(root: Path | None, seed: int, settings: Settings) -> Task:
+    raise UserError(
+        "the images of the task 'nodes' are on the nodes of a federation and cannot be had here; "
+        "train on them with --engine flower"
+    )
+
+
 def _only(settings: Settings, task: str, allowed: tuple[str, ...]) -> None:
     for key in settings:
         if key not in allowed:
@@ -91,4 +98,5 @@ TASKS: dict[str, TaskEntry] = {
     ),
     "digits": TaskEntry("MNIST, SVHN, USPS, a substitute for SynthDigits, and MNIST-M; needs a data root", _digits),
     "cifar10": TaskEntry("a class-balanced subset of CIFAR-10 (10,000 train, 2,000 test); needs a data root", _cifar),
+    "nodes": TaskEntry("whatever images the nodes of a federation hold; only with --engine flower", _nodes),
 }
