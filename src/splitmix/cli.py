@@ -46,8 +46,7 @@ def train(
     data_root: Path | None = None,
     tensorboard: Flag = False,
     engine: str = "simulator",
-    superlink: str | None = None,
-    root_certificates: Path | None = None,
+    state: Path = Path(".flower"),
     deadline: float = 600.0,
     as_json: Json = False,
 ) -> None:
@@ -85,36 +84,32 @@ def train(
         Log for TensorBoard too.
     engine
         Where clients are: simulator (here), flower (a federation, see `splitmix flower`), or ray (Flower's simulation).
-    superlink
-        With flower: HOST:PORT of the SuperLink, or the folder of `splitmix flower up`; default: .flower
-    root_certificates
-        With flower: certificate of the authority that signed the SuperLink's.
+    state
+        Folder of the federation, from `splitmix flower up` or `splitmix flower link`.
     deadline
-        With flower and ray: seconds after which a client's answer is late.
+        Seconds after which an answer from a federation is late.
     as_json
         Print the result as JSON.
     """
-    from splitmix.cli_flower import Link, train_elsewhere
+    from splitmix.cli_flower import Elsewhere, train_elsewhere
     from splitmix.experiments.config import read_config, read_settings
     from splitmix.experiments.progress import Board, terminal_watcher
     from splitmix.experiments.report import write_report
     from splitmix.experiments.run import Watcher, run_in_folder
     from splitmix.experiments.setup import set_up
 
-    count, where = checked_workers(workers), checked_device(device)
+    count, on = checked_workers(workers), checked_device(device)
     command = shlex.join(["splitmix", *sys.argv[1:]])
     if engine != "simulator":
-        link = Link(engine, superlink, root_certificates, deadline, count, data_root)
-        folder = train_elsewhere(link, read_settings(source, option or ()), out, resume=resume, command=command)
+        where = Elsewhere(engine, state, deadline, count, data_root)
+        folder = train_elsewhere(where, read_settings(source, option or ()), out, resume=resume, command=command)
     else:
         config = read_config(source, option or ())
         setup = set_up(config, root=data_root)
         name = f"{setup.task.name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
         folder = out or Path("runs") / name
         watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
-        run_in_folder(
-            setup, folder, resume=resume, workers=count, device=where, watchers=watchers, command=command
-        )
+        run_in_folder(setup, folder, resume=resume, workers=count, device=on, watchers=watchers, command=command)
     page = write_report(folder)
     show_run(folder, as_json)
     if not as_json:

@@ -1,6 +1,5 @@
 """Commands for a federation on Flower: start one on this machine, look at it, stop it, or be one of its nodes."""
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from splitmix.core.files import write_atomically
 if TYPE_CHECKING:
     from splitmix.engines.flower.local import Site
     from splitmix.experiments.config import Config
+    from splitmix.experiments.flower import Terms
 
 flower = App(
     name="flower",
@@ -121,6 +121,39 @@ def down(*, state: State = STATE) -> None:
 
 
 @flower.command
+def link(
+    address: str, /, *, root_certificates: Path | None = None, insecure: Flag = False, state: State = STATE
+) -> None:
+    """Use a SuperLink that runs already, here or elsewhere, for `splitmix train --engine flower`.
+
+    Example: splitmix flower link fl.example.org:8000 --root-certificates ca.crt
+
+    Parameters
+    ----------
+    address
+        HOST:PORT of the SuperLink.
+    root_certificates
+        Certificate of the authority that signed the SuperLink's.
+    insecure
+        Talk to it without encryption.
+    state
+        Folder for what is known of it.
+    """
+    from splitmix.engines.flower.local import Site, refuse_running, write_connection
+
+    check_encryption(root_certificates, insecure)
+    if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdigit():
+        raise UserError(f"'{address}' is no address; give HOST:PORT, such as fl.example.org:8000")
+    refuse_running(state)
+    site = Site(state.resolve(), address, root_certificates is not None, 0)
+    if root_certificates is not None:
+        write_atomically(site.authority, root_certificates.read_bytes())
+    write_connection(site)
+    site.save()
+    say(f"Next: splitmix train nodes --engine flower -o clients=NUMBER    (a client for each node at {address})")
+
+
+@flower.command
 def node(
     *,
     superlink: str,
@@ -174,8 +207,7 @@ def node(
     from splitmix.engines.flower.warm import run_supernode
     from splitmix.experiments.node import preload
 
-    if (root_certificates is None) != insecure:
-        raise UserError("give either --root-certificates, so that the connection is encrypted, or --insecure")
+    check_encryption(root_certificates, insecure)
     given = {"budget": budget, "data": data, "loader": loader, "task": task, "data-root": data_root}
     config = {"partition-id": client, "num-partitions": clients}
     config |= {name: str(value) for name, value in given.items() if value is not None}
@@ -187,46 +219,46 @@ def node(
 
 
 @dataclass(frozen=True)
-class Link:
-    """Where `splitmix train` finds its clients, and how long it waits for them."""
+class Elsewhere:
+    """Clients that `splitmix train` does not simulate itself: where they are, and how long it waits for them."""
 
-    engine: str = "simulator"
-    superlink: str | None = None  # HOST:PORT, or the folder of a federation on this machine
-    root_certificates: Path | None = None
-    deadline: float = 600.0
-    workers: int = 1  # these two are Ray's
-    data_root: Path | None = None
+    engine: str
+    state: Path
+    deadline: float
+    workers: int  # these two are for Ray
+    data_root: Path | None
 
 
-def train_elsewhere(link: Link, given: dict[str, Any], out: Path | None, *, resume: bool, command: str) -> Path:
+def train_elsewhere(where: Elsewhere, given: dict[str, Any], out: Path | None, *, resume: bool, command: str) -> Path:
     """Train on Flower, or on its simulation; returns the run's folder."""
+    if where.engine not in ENGINES:
+        raise unknown("engine", where.engine, ENGINES)
+    if not 0 < where.deadline < float("inf"):
+        raise UserError(f"--deadline {where.deadline:g} is no time to answer in; give seconds above 0")
     need_flower()
-    if link.engine not in ENGINES:
-        raise unknown("engine", link.engine, ENGINES)
-    if not link.deadline > 0:
-        raise UserError(f"--deadline {link.deadline:g} is no time to answer in; give seconds above 0")
+    from splitmix.engines.flower.local import read_site
     from splitmix.experiments.config import make_config
     from splitmix.experiments.flower import Share, Terms, check_config, train_on_ray
     from splitmix.experiments.progress import terminal_watcher
 
-    if link.engine == "ray":
+    terms = Terms(where.deadline, WAIT)
+    if where.engine == "ray":
         config = make_config(given)
-        folder = out or default_folder(config)
-        share = Share(link.workers, link.data_root)
-        train_on_ray(config, folder, Terms(link.deadline), share, resume, [terminal_watcher()], command)
+        folder, share = out or default_folder(config), Share(where.workers, where.data_root)
+        train_on_ray(config, folder, terms, share, resume, [terminal_watcher()], command)
         return folder
-    site = find_site(link)
+    site = read_site(where.state)
     if site.nodes:  # we know them
         budgets = [node.config["budget"] for node in site.nodes]
         given = {"clients": site.clients, "budgets": {"name": "each", "widths": budgets}, **given}
     config = make_config(given)
     check_config(config)
     folder = out or default_folder(config)
-    submit(site, config, folder, link.deadline, resume=resume, command=command)
+    submit(site, config, folder, terms, resume=resume, command=command)
     return folder
 
 
-def submit(site: "Site", config: "Config", folder: Path, deadline: float, *, resume: bool, command: str) -> None:
+def submit(site: "Site", config: "Config", folder: Path, terms: "Terms", *, resume: bool, command: str) -> None:
     """Hand the run to the SuperLink, and print what its server says."""
     from splitmix.engines.flower.submit import follow
 
@@ -240,7 +272,7 @@ def submit(site: "Site", config: "Config", folder: Path, deadline: float, *, res
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     said = {"config": config.model_dump_json(), "out": str(folder.resolve()), "resume": resume, "command": command}
-    follow(site, {**said, "deadline": float(deadline), "wait": WAIT}, tell)
+    follow(site, {**said, "deadline": terms.deadline, "wait": terms.wait}, tell)
     if mistakes:
         raise UserError(mistakes[0])
     if not folder.exists():
@@ -249,23 +281,18 @@ def submit(site: "Site", config: "Config", folder: Path, deadline: float, *, res
         raise UserError(f"the run in '{folder}' ended early; see the SuperLink's log, then go on with --resume")
 
 
-def find_site(link: Link) -> "Site":
-    """The federation that `flower up` started here, or a SuperLink elsewhere."""
-    from splitmix.engines.flower.local import Site, read_site, write_connection
-
-    where = link.superlink or str(STATE)
-    if Path(where).is_dir() or not re.fullmatch(r"[^/\\]+:\d+", where):
-        return read_site(Path(where))
-    site = Site(STATE.resolve() / "links" / where.replace(":", "-"), where, link.root_certificates is not None, 0)
-    if link.root_certificates is not None:
-        write_atomically(site.authority, link.root_certificates.read_bytes())
-    write_connection(site)
-    return site
-
-
 def default_folder(config: "Config") -> Path:
     name = f"{Path(config.task).absolute().name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
     return Path("runs") / name
+
+
+def check_encryption(root_certificates: Path | None, insecure: bool) -> None:
+    if (root_certificates is None) != insecure:
+        raise UserError("give either --root-certificates, so that the connection is encrypted, or --insecure")
+    if root_certificates is not None and not root_certificates.is_file():
+        raise UserError(
+            f"there is no certificate '{root_certificates}'; give the file of the authority, such as ca.crt"
+        )
 
 
 def end(state: Path) -> None:

@@ -77,9 +77,10 @@ def read_site(path: Path) -> Site:
 
 def start_link(path: Path, *, tls: bool) -> Site:
     """A SuperLink on a free port of this machine, which answers before this returns."""
+    if sys.platform != "linux":
+        raise UserError("a federation is started like this on Linux only; elsewhere start Flower's own programs")
     path = path.resolve()
-    if (path / "site.json").exists() and marked(path):
-        raise UserError(f"a federation is running in '{path}'; stop it first with: splitmix flower down --state {path}")
+    refuse_running(path)
     site = Site(path, f"127.0.0.1:{free_port()}", tls, 0)
     arguments = [
         "--host",
@@ -102,6 +103,12 @@ def start_link(path: Path, *, tls: bool) -> Site:
     site.save()
     wait_for(site)
     return site
+
+
+def refuse_running(path: Path) -> None:
+    """A folder knows one federation at a time."""
+    if marked(path):
+        raise UserError(f"a federation is running in '{path}'; stop it first with: splitmix flower down --state {path}")
 
 
 def start_nodes(site: Site, configs: Sequence[Mapping[str, str]]) -> Site:
