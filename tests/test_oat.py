@@ -183,6 +183,14 @@ def test_dial_0_touches_only_the_clean_norms_and_every_other_only_the_noisy(name
         assert torch.equal(value, weights[entry]) == (f".{idle}." in entry)
 
 
+def test_clean_statistics_follow_as_fast_as_if_every_batch_reached_them():
+    clients, x = [FilmNorm(3) for _ in OnceForAll().lambdas], torch.randn(500, 3) + 4
+    for layer, drawn in zip(clients, OnceForAll().lambdas, strict=True):
+        layer(x, drawn)
+    mean = torch.stack([layer.clean.running_mean for layer in clients]).mean(0)
+    assert_close(mean, 0.1 * x.mean(0, keepdim=True))
+
+
 @pytest.mark.parametrize("robust", [0.0, 0.25, 1.0])
 def test_a_dial_trains_the_codes_of_its_neighbours_alone(robust):
     net = Net(Conditioned)
