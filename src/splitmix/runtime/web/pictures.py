@@ -44,7 +44,7 @@ def from_pixels(value: Any, shape: Sequence[int]) -> Pixels:
     if array.min() < 0 or array.max() > 255:
         raise UserError(f"the pixels run from {array.min()} to {array.max()}; {allowed}")
     whole = array.reshape(height, width, -1).astype(np.uint8)
-    return np.ascontiguousarray(np.broadcast_to(whole, (height, width, channels)))
+    return np.array(np.broadcast_to(whole, (height, width, channels)))  # a copy that may be written to
 
 
 def from_file(data: bytes, shape: Sequence[int], *, most: int) -> Pixels:
@@ -59,7 +59,7 @@ def from_file(data: bytes, shape: Sequence[int], *, most: int) -> Pixels:
             plain = _plain(picture, "L" if channels == 1 else "RGB")
             if plain.size != (width, height):
                 plain = ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR)
-            return np.asarray(plain, np.uint8).reshape(height, width, channels)
+            return np.array(plain, np.uint8).reshape(height, width, channels)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         pixels = None
     except UserError:

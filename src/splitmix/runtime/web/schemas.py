@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from splitmix.core.errors import UserError
 
@@ -22,6 +22,13 @@ class Ask(BaseModel):
     )
     attack: bool = Field(False, description="also attack the picture, at this dial")
     label: str | int | None = Field(None, description="true class, by name or number; default: the class predicted")
+
+    @field_validator("width", "robust", "deadline_ms", "confidence", "label", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("it should be a number")
+        return value
 
 
 class AskPixels(Ask):
@@ -104,5 +111,6 @@ def sentence(mistake: Any) -> str:
         return f"{name} is missing"
     if mistake["type"] == "extra_forbidden":
         return f"there is no setting '{name}'; see /docs"
-    wanted = mistake["msg"][:1].lower() + mistake["msg"][1:]
+    said = mistake["msg"].removeprefix("Value error, ")
+    wanted = said[:1].lower() + said[1:]
     return f"{name} is {str(mistake['input'])[:40]!r}, but {wanted.replace('input should', 'it should')}"

@@ -116,7 +116,13 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
             if self.conn.our_state is not h11.IDLE:
                 self.stop_waiting()
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+                self.wait_for_head()  # another request has begun to arrive already
+
         def wait_for_head(self) -> None:
+            self.stop_waiting()
             self.head = self.loop.call_later(seconds, self.too_slow)
 
         def stop_waiting(self) -> None:

@@ -66,11 +66,12 @@ function setUpDials(model) {
 }
 
 function ticks(root, places) {
-  for (const [share, text] of places) {
-    const mark = element("span", { text });
+  places.forEach(([share, text], i) => {
+    const major = [0, Math.floor((places.length - 1) / 2), places.length - 1].includes(i); // what a phone has room for
+    const mark = element("span", { text, className: major ? "major" : "" });
     mark.style.left = `${100 * share}%`;
     root.append(mark);
-  }
+  });
 }
 
 const dials = () => ({ width: state.model.widths[at("width").value - 1], robust: Number(at("robust").value) });

@@ -38,6 +38,7 @@ export function makeBars(root, classes) {
       hit.hidden = !answer.attacked;
       if (answer.attacked) hit.style.width = percent(answer.attacked.probabilities[i]).replace(" ", "");
       number.textContent = percent(shown.probabilities[i]);
+      number.classList.toggle("hit", Boolean(answer.attacked?.fooled));
       row.classList.toggle("top", i === best);
     });
     root.setAttribute("aria-label", `Probability of each class${answer.attacked ? " under attack" : ""}: ` +
