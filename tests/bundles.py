@@ -21,7 +21,8 @@ def random_bundle(
     weights = random_weights(net, atom, bases, dual=dual, classes=classes, seed=seed)
     order = tuple(range(bases))[::-1]
     made = Outcome(made_up_result(net, atom, bases, config.norm), weights, order)
-    return bundle_outcome(config, made, Path(out), wish or Wish(), made_up_grid(atom, bases, dual) if grid else None)
+    measured = made_up_grid(atom, bases, dual) if grid else None
+    return bundle_outcome(config, made, Path(out), wish or Wish(image=NETS[net].image), measured)
 
 
 def random_weights(net="digit", atom="1/8", bases=8, *, dual=True, classes=10, seed=0):

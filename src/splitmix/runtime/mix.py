@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from splitmix.core.net import Build
 from splitmix.core.types import Weights, Width
 from splitmix.nets.cost import weightless
-from splitmix.nets.layers import Norm
+from splitmix.nets.layers import Linear, Norm
 
 TWINS = ("clean", "noisy")
 
@@ -50,6 +50,20 @@ class Blend(nn.Module):
         return torch.addcmul(b.view(shape), x, a.view(shape))
 
 
+class Dense(Linear):
+    """The same linear map, written for a few images: at a batch of one it takes a third of the time."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bases, _, inputs = self.weight.shape
+        stacked = x.unflatten(1, (bases, inputs)).transpose(0, 1)  # (base, batch, feature)
+        return torch.baddbmm(self.bias.unsqueeze(1), stacked, self.weight.transpose(1, 2)).transpose(0, 1).flatten(1)
+
+
 class Mixer:
     """Makes mixes of bases of one width; a mix shares the tensors that it is made of, nothing is copied."""
 
@@ -88,6 +102,8 @@ def _filled(module: nn.Module, prefix: str, folded: Weights) -> nn.Module:
     if isinstance(module, Norm):
         mine = ((name.removeprefix(prefix), value) for name, value in folded.items() if name.startswith(prefix))
         return Blend({name: value.flatten() for name, value in mine})
+    if isinstance(module, Linear):
+        return Dense(folded[f"{prefix}weight"], folded[f"{prefix}bias"])
     made = copy.copy(module)
     made._parameters = {
         name: None if value is None else nn.Parameter(folded[prefix + name], requires_grad=False)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from numbers import Real
+from math import inf
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -14,9 +14,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError
-from splitmix.core.types import Weights, Width, check_multiple, parse_width
+from splitmix.core.net import Net
+from splitmix.core.types import Weights, Width, check_multiple, parse_dial, parse_width
+from splitmix.runtime.anytime import checked_confidence, checked_deadline, gather
 from splitmix.runtime.bundle import Bundle, file_name
+from splitmix.runtime.calibration import FILE, Calibration, measure, read_calibration, write_calibration
 from splitmix.runtime.images import checked_images, to_net
 from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.mix import Mix, Mixer
@@ -44,17 +48,23 @@ class Prediction:
 
     @property
     def mean_bases(self) -> float:
-        return float(self.bases.mean()) if self.bases.size else 0.0
+        """Bases per image: what stopping early has saved."""
+        return float(self.bases.mean()) if len(self.bases) else 0.0
 
 
 @dataclass(frozen=True)
 class Held:
-    """Bases in memory, with their norms folded; replaced as a whole, never changed."""
+    """Bases in memory; replaced as a whole, never changed, so that a call sees one of them from end to end."""
 
     mixer: Mixer
-    weights: Weights
+    weights: Weights  # as the bundle has them
+    calibration: Calibration | None
     folded: Weights
     mixes: dict[tuple[int, int], Mix] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mixer: Mixer, weights: Weights, calibration: Calibration | None) -> "Held":
+        return cls(mixer, weights, calibration, mixer.fold(calibration.applied(weights) if calibration else weights))
 
     @property
     def count(self) -> int:
@@ -71,23 +81,45 @@ _dials: ContextVar[Mapping[int, Dial]] = ContextVar("dials")  # by the id of a m
 
 
 class Model:
-    """A trained model whose width and robustness can be turned at any moment, by any thread."""
+    """A trained model whose width and robustness can be turned at any moment; threads may share it.
 
-    def __init__(self, bundle: Bundle, bases: int) -> None:
+    Images are given as in training: (n, height, width, channels), uint8 or float from 0 to 1.
+    """
+
+    def __init__(self, bundle: Bundle, bases: int, calibration: Calibration | None = None) -> None:
         self.bundle = bundle
         self.default = Dial()
-        self._mixer = Mixer(self.manifest.build(), self.atom)
-        self._lock = Lock()
-        self._held = self._hold(bundle.read(range(bases)))
+        self._turning, self._changing = Lock(), Lock()
+        mixer = Mixer(bundle.manifest.build(), bundle.manifest.width)
+        self._held = Held.of(mixer, bundle.read(range(bases)), calibration)
 
     @classmethod
-    def load(cls, path: str | Path, *, width: WidthLike | None = None) -> "Model":
-        """The model of a bundle: all bases that have arrived, or only those that make up a width."""
+    def load(
+        cls, path: str | Path, *, width: WidthLike | None = None, calibration: bool | str | Path = False
+    ) -> "Model":
+        """The model of a bundle: all bases that have arrived, or, to save memory, those of a width.
+
+        With `calibration` it starts with statistics that `save_calibration` left beside the bundle, or in a file.
+        """
         bundle = Bundle.open(path)
         there = bundle.arrived()
         if not there:
             raise UserError(f"'{bundle.path}' has no bases yet; fetch {file_name(0)} first")
-        return cls(bundle, there if width is None else _bases(width, bundle.manifest.width, there))
+        bases = there if width is None else bases_of(width, bundle.manifest.width, there)
+        if calibration is False:
+            return cls(bundle, bases)
+        file = bundle.path / FILE if calibration is True else Path(calibration)
+        return cls(bundle, bases, read_calibration(file, bundle.manifest))
+
+    def refresh(self) -> tuple[Width, ...]:
+        """Take in the bases that have arrived since; the widths that can be served now."""
+        with self._changing:
+            held, there = self._held, self.bundle.arrived()
+            if there > held.count:
+                new = self.bundle.read(range(held.count, there))
+                weights = {name: torch.cat([value, new[name]]) for name, value in held.weights.items()}
+                self._held = Held.of(held.mixer, weights, held.calibration)
+        return self.widths
 
     # --- what it is ---
 
@@ -97,12 +129,13 @@ class Model:
 
     @property
     def atom(self) -> Width:
+        """The width of one base."""
         return self.manifest.width
 
     @property
     def widths(self) -> tuple[Width, ...]:
         """The widths that can be served now."""
-        return tuple(self.atom * bases for bases in range(1, self._held.count + 1))
+        return self.manifest.widths[: self._held.count]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -120,20 +153,21 @@ class Model:
         return self.manifest.net.dual
 
     def __repr__(self) -> str:
-        return f"Model({self.manifest.net.name}, widths up to {self.widths[-1]}, {len(self.classes)} classes)"
+        net, dials = self.manifest.net.name, "width and robustness" if self.dual else "width"
+        return f"Model({net}, {len(self.classes)} classes, widths up to {self.widths[-1]}, dials: {dials})"
 
     # --- the dial ---
 
     def set(self, *, width: WidthLike | None = None, robust: float | None = None) -> None:
-        """Turn the dial for everyone who does not say otherwise; what is not given stays as it is."""
-        with self._lock:
+        """Turn the dial for all calls that do not say otherwise; what is not given stays as it is."""
+        with self._turning:
             self.default = self._turned(self.default, width, robust)
 
     @contextmanager
     def dial(self, *, width: WidthLike | None = None, robust: float | None = None) -> Iterator["Model"]:
-        """Turn the dial for the calls inside the `with`, in this thread or task alone."""
-        before = _dials.get({})
-        token = _dials.set({**before, id(self): self._turned(self.current, width, robust)})
+        """Turn the dial for the calls inside the `with`, of this thread or task alone."""
+        outside = _dials.get({})
+        token = _dials.set({**outside, id(self): self._turned(self.current, width, robust)})
         try:
             yield self
         finally:
@@ -147,15 +181,15 @@ class Model:
     # --- predictions ---
 
     def __call__(self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float | None = None) -> Tensor:
-        """Logits (n, class) of images (n, height, width, channels), uint8 or float in [0, 1]."""
+        """Logits (n, class): the mean of those of the bases."""
         return self.logits_by_base(x, width, robust).mean(0)
 
     def logits_by_base(
         self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float | None = None
     ) -> Tensor:
         """The votes of the single bases, (base, n, class)."""
-        mix, strength = self._chosen(width, robust)
-        return _run(mix, self._images(x), strength)
+        held, bases, strength = self._chosen(width, robust)
+        return run(held.mix(0, bases), self._images(x), strength)
 
     def predict(
         self,
@@ -166,54 +200,97 @@ class Model:
         deadline_ms: float | None = None,
         confidence: float | None = None,
     ) -> Prediction:
-        """Classes and probabilities."""
+        """Classes and probabilities; `width` is the most that is used.
+
+        With a deadline, bases are added in order while there is time; the first is always run. With a confidence,
+        an image gets no more bases once its best class leads the second by that much probability.
+        """
         began = perf_counter()
-        logits = self(x, width, robust)
-        mix, _ = self._chosen(width, robust)
+        held, bases, strength = self._chosen(width, robust)
+        deadline = inf if deadline_ms is None else began + 1e-3 * checked_deadline(deadline_ms)
+        margin = inf if confidence is None else checked_confidence(confidence)
+        images = self._images(x)
+        if deadline == margin == inf:
+            logits, used = run(held.mix(0, bases), images, strength).mean(0), torch.full((len(images),), bases)
+        else:
+            logits, used = gather(
+                lambda start, stop, some: run(held.mix(start, stop), some, strength),
+                bases,
+                images,
+                deadline=deadline,
+                confidence=margin,
+            )
         shares = logits.softmax(-1).numpy()
-        bases = np.full(len(shares), mix.bases, np.int64)
-        return Prediction(shares.argmax(-1), shares, bases, 1e3 * (perf_counter() - began))
+        return Prediction(shares.argmax(-1), shares, used.numpy(), 1e3 * (perf_counter() - began))
 
     def mix(self, width: WidthLike | None = None) -> Mix:
-        """The bases of a width as a module: images (n, channel, height, width) to logits (base, n, class)."""
-        return self._chosen(width, None)[0]
+        """The bases of a width as a module: images (n, channel, height, width) in [0, 1] to logits (base, n, class)."""
+        held, bases, _ = self._chosen(width, None)
+        return held.mix(0, bases)
+
+    # --- a device's own images ---
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What it was calibrated on here, if it was."""
+        return self._held.calibration
+
+    def calibrate(self, x: ArrayLike | Tensor, *, attack: Attack | None = None) -> None:
+        """Adapt the norms of all bases, and so of all widths, to unlabelled images of this device.
+
+        Noisy norms are measured on attacked images, by the attack of training (7-step PGD) if no other is given. Calls
+        of other threads go on with the old statistics until it is done.
+        """
+        images = checked_images(x, self.image)
+        with self._changing:
+            held = self._held
+            found = measure(Net(self.manifest.build()), self.atom, held.weights, images, attack)
+            self._held = Held.of(held.mixer, held.weights, found)
+
+    def uncalibrate(self) -> None:
+        """Back to the statistics of the bundle."""
+        with self._changing:
+            self._held = Held.of(self._held.mixer, self._held.weights, None)
+
+    def save_calibration(self, path: str | Path | None = None) -> Path:
+        """Keep the calibration beside the bundle, or elsewhere; `load` takes it up if asked to."""
+        file, calibration = self.bundle.path / FILE if path is None else Path(path), self.calibration
+        if calibration is None:
+            raise UserError("the model has not been calibrated here; call calibrate(images) first")
+        write_calibration(file, calibration, self.manifest)
+        return file
 
     # --- inside ---
 
-    def _hold(self, weights: Weights) -> Held:
-        return Held(self._mixer, weights, self._mixer.fold(weights))
-
     def _turned(self, dial: Dial, width: WidthLike | None, robust: float | None) -> Dial:
-        held = self._held.count
-        chosen = dial.width if width is None else self.atom * _bases(width, self.atom, held)
-        return Dial(chosen, dial.robust if robust is None else self._strength(robust))
+        chosen = dial.width if width is None else self.atom * bases_of(width, self.atom, self._held.count)
+        strength = dial.robust if robust is None else parse_dial(robust)
+        if strength and not self.dual:
+            raise UserError(
+                f"robust {robust} was asked for, but this model has no robustness dial; "
+                "give 0, or train with an adversarial objective"
+            )
+        return Dial(chosen, strength)
 
-    def _chosen(self, width: WidthLike | None, robust: float | None) -> tuple[Mix, float]:
+    def _chosen(self, width: WidthLike | None, robust: float | None) -> tuple[Held, int, float]:
         dial, held = self._turned(self.current, width, robust), self._held
-        return held.mix(0, held.count if dial.width is None else int(dial.width / self.atom)), dial.robust
-
-    def _strength(self, robust: float) -> float:
-        if not isinstance(robust, Real) or isinstance(robust, bool) or not 0 <= robust <= 1:
-            raise UserError(f"robust {robust!r} is not on the dial; give a number from 0 (clean) to 1 (robust)")
-        if robust and not self.dual:
-            raise UserError("this model has no robustness dial; train it with an adversarial objective, or give 0")
-        return float(robust)
+        return held, held.count if dial.width is None else int(dial.width / self.atom), dial.robust
 
     def _images(self, x: ArrayLike | Tensor) -> Tensor:
         return to_net(checked_images(x, self.image))
 
 
-def _run(mix: Mix, images: Tensor, robust: float) -> Tensor:
-    with torch.inference_mode():
+def run(mix: Mix, images: Tensor, robust: float) -> Tensor:
+    """Logits (base, n, class), a batch at a time."""
+    with torch.no_grad():
         return torch.cat([mix(batch, robust) for batch in images.split(BATCH)], 1)
 
 
-def _bases(width: WidthLike, atom: Width, there: int) -> int:
-    """How many bases make up a width, if they are there."""
+def bases_of(width: WidthLike, atom: Width, there: int) -> int:
+    """How many bases make up a width, if so many are there."""
     wanted = parse_width(width)
     check_multiple(wanted, atom)
-    if wanted > atom * there:
-        raise UserError(
-            f"width {wanted} needs {int(wanted / atom)} bases but only {there} are here; widest: {atom * there}"
-        )
-    return int(wanted / atom)
+    bases = int(wanted / atom)
+    if bases > there:
+        raise UserError(f"width {wanted} needs {bases} bases but only {there} are here; widest: {atom * there}")
+    return bases

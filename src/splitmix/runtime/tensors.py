@@ -36,10 +36,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 def parse_tensors(data: bytes, where: str, expected: Mapping[str, Entry]) -> tuple[Weights, dict[str, str]]:
     """Tensors as float32 from the bytes of a safetensors file that holds exactly these, and its metadata."""
-    header = _header(data, where)
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise UserError(f"{where} has metadata that is not text; fetch it again")
+    header, metadata = parse_header(data, where)
     if header.keys() != expected.keys():
         odd = sorted(header.keys() ^ expected.keys())[0][:100]
         raise UserError(f"{where} is of another model: its entries differ in '{odd}'; fetch the one of this bundle")
@@ -61,14 +58,18 @@ def check_numbers(tensors: Weights, where: str) -> None:
             raise UserError(f"{where} has NaN, infinite or impossible numbers in '{name}'; bundle the run again")
 
 
-def _header(data: bytes, where: str) -> dict[str, Any]:
+def parse_header(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a safetensors file says of its entries, not yet checked, and its metadata."""
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(HEADER, len(data) - 8):
         raise UserError(f"{where} is truncated, or no safetensors file; fetch it again")
     header = strict_json(data[8 : 8 + size], where)
     if not isinstance(header, dict):
         raise UserError(f"{where} is no safetensors file; fetch it again")
-    return header
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise UserError(f"{where} has metadata that is not text; fetch it again")
+    return header, metadata
 
 
 def _as_expected(entry: Any, shape: tuple[int, ...], dtype: str) -> bool:
