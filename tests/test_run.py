@@ -40,22 +40,13 @@ VARIANTS = {
     "redrawn": {"budgets": {"name": "groups", "widths": "1/4 1/2 1", "redraw": True}},
     "sparse": {"eval_every": 3, "checkpoint_every": 2},
     "nested": {"method": "heterofl"},
+    "dual": {"objective": {"name": "adversarial", "steps": 2}},
+    "single": {"objective": {"name": "adversarial", "steps": 2, "dual": False}, "norm": "post"},
 }
-FIELDS = {  # what a result.json has for certain
-    *("schema", "task", "data", "method", "net", "atom", "norm", "norm_text", "seed", "rounds", "best_round", "order"),
-    *(
-        "bases",
-        "weights_sha256",
-        "seconds",
-        "workers",
-        "threads",
-        "versions",
-        "command",
-        "domains",
-        "clients",
-        "scores",
-    ),
-}
+FIELDS = set(  # what a result.json has for certain
+    "schema task data method net atom objective norm norm_text seed rounds best_round order bases weights_sha256 "
+    "seconds workers threads versions command domains clients scores".split()
+)
 SCORE_FIELDS = {
     *("norm", "split", "width", "bases", "accuracy", "pooled", "domains", "clients", "parameters", "macs", "ms")
 }

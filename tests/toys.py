@@ -31,11 +31,11 @@ class Tiny(nn.Module):
     stackable = True
     blocks: ClassVar = {"fc1.weight": 9}  # the last feature map is 3x3
 
-    def __init__(self, width: Width) -> None:
+    def __init__(self, width: Width, *, dual: bool = False) -> None:
         super().__init__()
         channels = scaled(8, width)
-        self.conv, self.norm1 = Conv(1, channels, 3, padding=1), Norm(channels)
-        self.fc1, self.norm2 = Linear(9 * channels, channels), Norm(channels)
+        self.conv, self.norm1 = Conv(1, channels, 3, padding=1), Norm(channels, dual=dual)
+        self.fc1, self.norm2 = Linear(9 * channels, channels), Norm(channels, dual=dual)
         self.fc2 = Linear(channels, 3)
 
     def forward(self, x, robust=0.0):

@@ -123,4 +123,8 @@ def headline(setup: Setup, start: int) -> str:
 
 def accuracies(rows: Sequence[dict[str, Any]]) -> str:
     first, last = rows[0], rows[-1]
-    return f"val {100 * first['accuracy']:.1f} % at {first['width']}, {100 * last['accuracy']:.1f} % at {last['width']}"
+    shown = (
+        f"val {100 * first['accuracy']:.1f} % at {first['width']}, {100 * last['accuracy']:.1f} % at {last['width']}"
+    )
+    attacked = [trial["accuracy"] for trial in last.get("trials", ()) if trial["attack"]]
+    return ", ".join([shown, *(f"attacked {100 * accuracy:.1f} %" for accuracy in attacked)])
