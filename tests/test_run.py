@@ -43,10 +43,11 @@ VARIANTS = {
     "dual": {"objective": {"name": "adversarial", "steps": 2}},
     "single": {"objective": {"name": "adversarial", "steps": 2, "dual": False}, "norm": "post"},
 }
-FIELDS = set(  # what a result.json has for certain
-    "schema task data method net atom objective norm norm_text seed rounds best_round order bases weights_sha256 "
-    "seconds workers threads versions command domains clients scores".split()
-)
+FIELDS = {  # what a result.json has for certain
+    *("schema", "task", "data", "method", "net", "atom", "objective", "norm", "norm_text", "seed", "rounds"),
+    *("best_round", "order", "bases", "weights_sha256", "seconds", "workers", "threads", "versions", "command"),
+    *("domains", "clients", "scores"),
+}
 SCORE_FIELDS = {
     *("norm", "split", "width", "bases", "accuracy", "pooled", "domains", "clients", "parameters", "macs", "ms")
 }

@@ -18,7 +18,6 @@ from splitmix.core.client import Memory
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.method import Engine, with_order
-from splitmix.core.objective import Trial
 from splitmix.core.parts import cut
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import WidthScore, calibrate, order_bases, score
@@ -28,10 +27,10 @@ from splitmix.data.tasks import task_about
 from splitmix.engines.simulator import flat, unflat
 from splitmix.experiments.config import to_toml
 from splitmix.experiments.folder import RunFolder, State, weights_sha256
+from splitmix.experiments.judge import judge
 from splitmix.experiments.setup import Setup
 from splitmix.nets.cost import mix_cost
 
-TRIED = 512  # validation images, over all clients, that are attacked to judge a round
 NORM_TEXT = {
     "batch": "statistics of the test batch itself (batch average)",
     "client": "fixed statistics, calibrated by each client on its own training images (post average)",
@@ -128,31 +127,13 @@ class Run:
         """Score on validation images and keep the best round, by what the objective is judged by at the widest mix."""
         scores = self._score(state.weights, self._question("val"))
         rows = [{"kind": "score", "round": round, "split": "val", **score_row(s, per_client=False)} for s in scores]
-        found = [self._tried(trial, state.weights, scores[-1]) for trial in self.setup.trials]
-        if len(found) > 1 or self.setup.trials[0] != Trial():
-            rows[-1]["trials"] = [
-                {"robust": trial.robust, "attack": trial.attack and trial.attack.name, "accuracy": accuracy}
-                for trial, accuracy in zip(self.setup.trials, found, strict=True)
-            ]
+        judged, trials = judge(self.setup, self.engine, state.weights, scores[-1], self._question("val"))
+        rows[-1] |= {"trials": trials} if trials else {}
         self._record(rows)
-        judged = sum(trial.share * accuracy for trial, accuracy in zip(self.setup.trials, found, strict=True))
         if judged > state.best_accuracy:
             best = replace(state, best_round=round, best_accuracy=judged, best=state.weights)
             return replace(best, best_memory=all_memories(self.engine))
         return state
-
-    def _tried(self, trial: Trial, weights: Weights, clean: WidthScore) -> float:
-        """Validation accuracy of the widest mix in a trial; an attack, which takes its time, on some images only."""
-        if trial.attack is None and trial.robust == 0:
-            return clean.accuracy
-        setup = self.setup
-        question = replace(self._question("val"), robust=trial.robust, attack=trial.attack, seed=setup.config.seed)
-        if trial.attack is not None:
-            images = max(1, TRIED // len(setup.domains))
-            norm = "client" if setup.config.norm in ("batch", "post") else "stored"
-            question = replace(question, images=images, norm=norm)
-        mix = {clean.width: setup.method.compose(clean.width)}
-        return score(self.engine, weights, mix, setup.domains, question)[0].accuracy
 
     def _finish(self) -> Outcome:
         config, setup = self.setup.config, self.setup
