@@ -8,7 +8,7 @@ import pytest
 
 from splitmix.core.errors import UserError
 from splitmix.data.cifar import cifar_task
-from splitmix.data.digits import FILES, digits_domains, digits_task
+from splitmix.data.digits import FILES, SUBSTITUTE, digits_domains, digits_task
 from splitmix.data.partition import Classes
 from splitmix.data.task import describe
 
@@ -33,7 +33,7 @@ def root(tmp_path):
 
 def test_domains_come_in_fedbns_order_in_colour_and_three_tenths(root):
     domains = digits_domains(root)
-    assert [d.name for d in domains] == ["mnist", "svhn", "usps", "synth_substitute", "mnist_m"]
+    assert [d.name for d in domains] == ["mnist", "svhn", "usps", "synthdigits", "mnist_m"]
     assert {d.x_train.shape for d in domains} == {(30, 8, 8, 3)}
     assert domains[0].x_train[7].tolist() == np.full((8, 8, 3), 7).tolist()
 
@@ -45,6 +45,13 @@ def test_ten_clients_per_domain_have_consecutive_rows(root):
     assert [s.tolist() for s in (task.shards[11].train, task.shards[11].val)] == [[33, 34], [35]]
     assert task.shards[11].test.tolist() == [44, 45, 46, 47]
     assert [s.domain for s in task.shards[::10]] == list(FILES)
+
+
+def test_a_substitute_stands_in_for_synthdigits_under_its_own_name(root):
+    write(root / SUBSTITUTE, (8, 8, 3), rows=108, tests=40)
+    assert digits_domains(root)[3].name == "synthdigits"
+    (root / FILES["synthdigits"]).unlink()
+    assert [d.name for d in digits_domains(root)] == ["mnist", "svhn", "usps", "synth_substitute", "mnist_m"]
 
 
 def test_the_smallest_domain_sets_the_size_of_all(root):
@@ -78,7 +85,7 @@ def test_a_file_with_unequal_arrays_is_named(root):
 
 def test_cifar_clients_hold_three_classes_unless_asked_otherwise(root):
     task = cifar_task(root, clients=20)
-    assert (task.net, task.augment, task.domains) == ("preresnet18", True, ("cifar10",))
+    assert (task.net, task.augment, task.domains) == ("preresnet18", True, ("cifar10_small",))
     assert describe(task)[0]["classes per client"] == "3"
     iid = cifar_task(root, clients=10, partition="iid", val_ratio=0.5)
     assert {(len(s.train), len(s.val), len(s.test)) for s in iid.shards} == {(10, 10, 10)}
@@ -86,8 +93,19 @@ def test_cifar_clients_hold_three_classes_unless_asked_otherwise(root):
 
 
 def test_a_missing_cifar_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"CIFAR-10 data is missing under .*cifar10_small\.npz"):
+    with pytest.raises(UserError, match=r"CIFAR-10 data is missing under .*cifar10\.npz"):
         cifar_task(tmp_path)
+
+
+def test_the_whole_cifar_comes_before_its_subset_and_can_be_halved(root):
+    write(root / "cifar10.npz", (8, 8, 3), rows=250, tests=100)
+    assert cifar_task(root, clients=20).domains == ("cifar10",)
+    assert cifar_task(root, clients=20, small=True).domains == ("cifar10_small",)
+    half = cifar_task(root, clients=10, partition="iid", percent=0.5)
+    assert half.train.images[:, 0, 0, 0].tolist() == list(range(125))
+    assert len(half.test.labels) == 100
+    with pytest.raises(UserError, match=r"percent 0 is outside"):
+        cifar_task(root, percent=0)
 
 
 @pytest.mark.skipif("SPLITMIX_DATA" not in os.environ, reason="SPLITMIX_DATA is not set")

@@ -1,13 +1,28 @@
 """Commands that show what can be named: tasks, methods, nets, budgets, settings, and the images themselves."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
-from splitmix.cli import Json, app, say, show_rows
+from splitmix.cli import Flag, Json, app, say, show_rows
 from splitmix.core.errors import UserError
 from splitmix.experiments.tables import Column
+
+if TYPE_CHECKING:
+    from splitmix.data.fetch import Watch
 
 data = App(name="data", help="Look at tasks and their images.", help_epilogue="Example: splitmix data show mini")
 app.command(data)
@@ -148,25 +163,64 @@ def data_show(task: str, /, *, out: Path | None = None, data_root: Path | None =
 
 
 @data.command(name="prepare")
-def data_prepare(task: str, /, *, data_root: Annotated[Path | None, Parameter()] = None, as_json: Json = False) -> None:
-    """Make or read a task once, check it, and count its images.
+def data_prepare(
+    task: str,
+    /,
+    *,
+    data_root: Annotated[Path | None, Parameter()] = None,
+    download: Flag = False,
+    as_json: Json = False,
+) -> None:
+    """Make a task's files from the original ones, once; check them, and count the images.
 
-    Examples: splitmix data prepare mini | splitmix data prepare digits --data-root DATA
+    Examples: splitmix data prepare mini | splitmix data prepare cifar10 --data-root DATA --download
 
     Parameters
     ----------
     task
         A task's name or a folder of .npz files.
     data_root
-        Folder of data sets; default: the variable SPLITMIX_DATA.
+        Folder of data sets, with the original files in its folder "originals"; default: the variable SPLITMIX_DATA.
+    download
+        Fetch original files that are not there, where their authors offer them.
     as_json
         Print the counts as JSON.
     """
+    from splitmix.data import folder
+    from splitmix.data.prepare import NEEDS, prepare
     from splitmix.data.task import describe
-    from splitmix.data.tasks import find_task
+    from splitmix.data.tasks import check_task, find_task
 
+    check_task(task)
+    if task in NEEDS:
+        with _download_bars() as watch:
+            prepare(task, folder.data_root(data_root), download=download, tell=_note, watch=watch)
     rows = describe(find_task(task, root=data_root))
     show_rows(f"Task {task} is ready", [Column(key, key) for key in rows[0]], rows, as_json)
+
+
+@contextmanager
+def _download_bars() -> "Iterator[Watch]":
+    """A bar for each download; nothing is drawn where there is none."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    bars: dict[str, TaskID] = {}
+
+    def watch(name: str, done: int, total: int | None) -> None:
+        if name not in bars:
+            progress.start()
+            bars[name] = progress.add_task(name)
+        progress.update(bars[name], completed=done, total=total)
+
+    try:
+        yield watch
+    finally:
+        if bars:
+            progress.stop()
+
+
+def _note(text: str) -> None:
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _text(*keys: str) -> list[Column]:

@@ -11,30 +11,32 @@ from splitmix.data.folder import read_split, require_files
 from splitmix.data.partition import ByDomain
 from splitmix.data.task import Domain, Task, make_task
 
-# In FedBN's order. SynthDigits is replaced by digits rendered anew after its description: not the original images.
-FILES = {
+FILES = {  # in FedBN's order
     "mnist": "digits/mnist.npz",
     "svhn": "digits/svhn.npz",
     "usps": "digits/usps.npz",
-    "synth_substitute": "digits/synthdigits_substitute.npz",
+    "synthdigits": "digits/synthdigits.npz",
     "mnist_m": "digits/mnist_m.npz",
 }
+SUBSTITUTE = "digits/synthdigits_substitute.npz"  # digits rendered anew after its description: not the original images
 
 
 def digits_domains(root: Path, percent: float = 0.3) -> tuple[Domain, ...]:
     """The five domains in FedBN's order, in colour, with the first tenths of the training rows and all test rows.
 
     FedBN cuts the training rows of every domain into ten partitions of the same size, a tenth of the smallest domain
-    (743 rows); `percent=0.3` takes the first three (2229 rows). `synth_substitute` stands in for SynthDigits.
+    (743 rows); `percent=0.3` takes the first three (2229 rows). Where SynthDigits is not at hand, a domain named
+    `synth_substitute` stands in for it.
     """
     tenths = round(percent * 10)
     if not 1 <= tenths <= 10 or abs(tenths - percent * 10) > 1e-9:
         raise UserError(f"percent {percent} is not a whole number of tenths; choose one of 0.1, 0.2, ... 1.0")
-    parts = [read_split(file) for file in require_files(root, list(FILES.values()), "digits")]
+    files = _files(root)
+    parts = [read_split(file) for file in require_files(root, list(files.values()), "digits")]
     rows = tenths * (min(len(y_train) for _, y_train, _, _ in parts) // 10)
     return tuple(
         Domain(name, _colour(x_train[:rows]), y_train[:rows], _colour(x_test), y_test)
-        for name, (x_train, y_train, x_test, y_test) in zip(FILES, parts, strict=True)
+        for name, (x_train, y_train, x_test, y_test) in zip(files, parts, strict=True)
     )
 
 
@@ -56,6 +58,14 @@ def digits_task(
         net="digit",
         classes=10,
     )
+
+
+def _files(root: Path) -> dict[str, str]:
+    """The file of each domain; the substitute where only that is there."""
+    if (root / FILES["synthdigits"]).is_file() or not (root / SUBSTITUTE).is_file():
+        return FILES
+    stand_in = {"synthdigits": ("synth_substitute", SUBSTITUTE)}
+    return dict(stand_in.get(name, (name, file)) for name, file in FILES.items())
 
 
 def _colour(images: NDArray[Any]) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from splitmix.data.task import Domain, make_domain
 
 SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 WHOLE_KEYS = ("x", "y")
+SPLIT = f"an .npz with {', '.join(SPLIT_KEYS)}, pixels as uint8 (n, height, width[, 3]) and labels from 0"
 DAMAGE = (zipfile.BadZipFile, zlib.error)
 
 
@@ -35,7 +36,7 @@ def read_folder(path: str | Path, *, test_ratio: float = 0.2, seed: int = 0) -> 
 
 def read_split(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """x_train, y_train, x_test and y_test of one file, as stored."""
-    arrays = _load(file)
+    arrays = load_arrays(file, (*SPLIT_KEYS, *WHOLE_KEYS))
     _need_keys(file, arrays, SPLIT_KEYS)
     x_train, y_train, x_test, y_test = (np.atleast_1d(arrays[key]) for key in SPLIT_KEYS)
     for part, x, y in (("training", x_train, y_train), ("test", x_test, y_test)):
@@ -44,14 +45,14 @@ def read_split(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], ND
     return x_train, y_train, x_test, y_test
 
 
-def require_files(root: Path, names: Sequence[str], what: str) -> list[Path]:
+def require_files(root: Path, names: Sequence[str], what: str, *, format: str = SPLIT) -> list[Path]:
     """The paths of these files under the data root, or one error that lists those that are missing."""
     missing = [name for name in names if not (root / name).is_file()]
     if missing:
         raise UserError(
-            f"{what} data is missing under {root}: {', '.join(missing)}; each file is an .npz with "
-            f"{', '.join(SPLIT_KEYS)}, pixels as uint8 (n, height, width[, 3]) and labels from 0; "
-            "name the folder that has them by --data-root or the environment variable SPLITMIX_DATA"
+            f"{what} data is missing under {root}: {', '.join(missing)}; each file is {format}; "
+            "name the folder that has them by --data-root or the environment variable SPLITMIX_DATA, "
+            "or make them from the original files by: splitmix data prepare"
         )
     return [root / name for name in names]
 
@@ -65,7 +66,7 @@ def data_root(given: str | Path | None = None) -> Path:
 
 
 def _read_domain(file: Path, test_ratio: float, seed: int) -> Domain:
-    arrays = _load(file)
+    arrays = load_arrays(file, (*SPLIT_KEYS, *WHOLE_KEYS))
     keys = WHOLE_KEYS if "x" in arrays else SPLIT_KEYS
     _need_keys(file, arrays, keys)
     parts = [_with_channel(arrays[key]) if key.startswith("x") else arrays[key] for key in keys]
@@ -88,9 +89,8 @@ def _need_keys(file: Path, arrays: dict[str, NDArray[Any]], keys: Sequence[str])
         )
 
 
-def _load(file: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz file that a reader here may want; never unpickles, as a pickle can run code."""
-    wanted = {*SPLIT_KEYS, *WHOLE_KEYS}
+def load_arrays(file: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Those arrays of an .npz file that are wanted; never unpickles, as a pickle can run code."""
     try:
         with file.open("rb") as stream, zipfile.ZipFile(stream):
             stream.seek(0)

@@ -10,6 +10,7 @@ from splitmix.data.cifar import cifar_task
 from splitmix.data.digits import digits_task
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.mini import mini_domains
+from splitmix.data.packs import SETS, SIZES, PackedSet, packed_task
 from splitmix.data.task import Task, make_task
 
 Settings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set
@@ -75,8 +76,19 @@ def _digits(root: Path | None, seed: int, settings: Settings) -> Task:
     return digits_task(data_root(root), seed, **own)
 
 
-def _cifar(root: Path | None, seed: int, settings: Settings) -> Task:
-    return cifar_task(data_root(root), seed, **settings)
+def _cifar(about: str, **fixed: Any) -> TaskEntry:
+    def make(root: Path | None, seed: int, settings: Settings) -> Task:
+        return cifar_task(data_root(root), seed, **fixed, **settings)
+
+    return TaskEntry(about, make)
+
+
+def _packed(known: PackedSet, size: int) -> TaskEntry:
+    def make(root: Path | None, seed: int, settings: Settings) -> Task:
+        return packed_task(known, data_root(root), seed, size=size, **settings)
+
+    what = f"{len(known.class_names)} classes in {len(known.domains)} domains"
+    return TaskEntry(f"{known.title}, {what}, {size}x{size} pixels; needs a data root", make)
 
 
 def _nodes(root: Path | None, seed: int, settings: Settings) -> Task:
@@ -96,7 +108,14 @@ TASKS: dict[str, TaskEntry] = {
     "mini": TaskEntry(
         "handwritten and printed digits in four domains, made here from scikit-learn's UCI digits", _mini
     ),
-    "digits": TaskEntry("MNIST, SVHN, USPS, a substitute for SynthDigits, and MNIST-M; needs a data root", _digits),
-    "cifar10": TaskEntry("a class-balanced subset of CIFAR-10 (10,000 train, 2,000 test); needs a data root", _cifar),
+    "digits": TaskEntry(
+        "MNIST, SVHN, USPS, SynthDigits (or a substitute, named so), and MNIST-M; needs a data root", _digits
+    ),
+    "cifar10": _cifar("CIFAR-10, or a class-balanced subset where only that is there; needs a data root"),
+    "cifar10-half": _cifar("the same with the first half of the training images", name="cifar10-half", percent=0.5),
+    "cifar10-small": _cifar(
+        "the class-balanced subset: 10,000 images to train on, 2,000 to test on", name="cifar10-small", small=True
+    ),
+    **{known.task(size): _packed(known, size) for known in SETS.values() for size in SIZES},
     "nodes": TaskEntry("whatever images the nodes of a federation hold; only with --engine flower", _nodes),
 }
