@@ -85,9 +85,12 @@ class Config(BaseModel):
 
 
 # settings in which a task differs from the defaults above
+_CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
+_PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "digits": {"rounds": 300},
-    "cifar10": {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"},
+    **dict.fromkeys(("cifar10", "cifar10-half", "cifar10-small"), _CIFAR10),
+    **{task: {"rounds": 400} for task in _PICTURES},
 }
 
 
