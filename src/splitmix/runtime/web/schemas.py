@@ -71,7 +71,7 @@ class Answer(Verdict):
     bases: int
     parameters: int
     macs: int = Field(description="multiplications of convolutions and linears")
-    attacked: Attacked | None = None
+    attacked: Attacked | None = Field(None, description="the same for the attacked picture, if it was asked for")
 
 
 class Error(BaseModel):

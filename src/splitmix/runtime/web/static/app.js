@@ -54,15 +54,21 @@ function setUpDials(model) {
   width.value = model.widths.length;
   width.disabled = model.widths.length < 2;
   const missing = model.bases - model.widths.length;
-  if (missing) at("width-help").textContent = `${missing} of ${model.bases} bases have not arrived yet.`;
+  if (missing) explain(at("width-help"), `${missing} of ${model.bases} bases have not arrived yet.`);
   ticks(at("width-ticks"), model.widths.map((text, i) => [i / Math.max(1, model.widths.length - 1), text]));
   ticks(at("robust-ticks"), [0, 0.25, 0.5, 0.75, 1].map((value) => [value, `${value}`]));
   if (!model.dual) {
     robust.disabled = true;
-    at("robust-help").textContent = "This model has one set of norms: it was not trained for robustness.";
+    explain(at("robust-help"), "This model has one set of norms: it was not trained for robustness.");
   }
   for (const dial of [width, robust]) dial.addEventListener("input", ask);
   showDials();
+}
+
+/** Why a dial cannot be turned further; this is also said where there is little room. */
+function explain(help, why) {
+  help.textContent = why;
+  help.className = "why";
 }
 
 function ticks(root, places) {

@@ -1,6 +1,6 @@
 // The picture: drawn by hand, taken from the examples or from a file; always the pixels that the net will see.
 
-const PEN = 0.105; // thickness of a stroke, as a share of the height of the digit
+const PEN = 0.15; // thickness of a stroke, as a share of the height of the digit
 const FRAME = 22 / 28; // a drawn digit is as high as those of the domain "pen"
 const FINE = 4; // drawn this many times larger, then averaged, for smooth edges
 
