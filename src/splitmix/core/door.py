@@ -25,17 +25,21 @@ from splitmix.core.types import (
     Train,
     Update,
     Weights,
+    Width,
     nested_width,
 )
 
-Usual = Mapping[str, float]  # how far a number usually moves in a round, by kind: parameters, statistics
+Usual = Mapping[str, float]  # how far clients usually move a number in a round, by kind, and in how many steps
 Fault = tuple[str, str]  # a kind, in a word, and a sentence
 VOTES = 3  # the least number of clients whose median says what is usual
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """An update that did not count: whose it was, what kind of fault it had, and the same in words."""
+    """An update that did not count: whose it was, what kind of fault it had, and the same in words.
+
+    An engine gives it in place of an answer that it cannot even read.
+    """
 
     client: int
     kind: str
@@ -78,19 +82,19 @@ class Attendance:
 class Door:
     """Checks the answers of one round, one at a time, and notes who came.
 
-    A base may change by `clip` times what was usual in the round before: the median over its clients of how far a
-    number moved (root mean square), parameters and norm statistics apart. While nothing is usual yet, by `clip` times
-    the size of the base itself.
+    A client may move a base `clip` times as far as was usual in the round before, or further in proportion if it took
+    more steps than usual. Usual is the median over clients of how far a number moved (root mean square), parameters
+    and norm statistics apart. While nothing is usual yet, a base may move by `clip` times its own size.
     """
 
     net: Net
     layout: Layout
     weights: Weights
     cohort: Sequence[Profile]
-    clip: float | None = None
+    clip: float = 0.0  # 0: any distance will do
     usual: Usual = field(default_factory=dict)
     seen: Attendance = field(init=False)
-    votes: dict[str, list[float]] = field(default_factory=dict, init=False)  # how far each client moved a number
+    votes: dict[str, list[float]] = field(default_factory=dict, init=False)  # of each client, for what is usual
 
     def __post_init__(self) -> None:
         self.seen = Attendance(tuple(profile.client for profile in self.cohort))
@@ -105,66 +109,67 @@ class Door:
                 self.seen.missing.append(Missing(job.client, answer.reason))
                 continue
             self.seen.bytes_up += size_of(getattr(answer, "weights", {}))
-            update = self._checked(job, answer, samples[job.client])
-            if isinstance(update, Update):
-                self.seen.accepted.append(job.client)
-                self.seen.updates.update(part.base for part in covering(job.parts))
-                self.seen.losses.append(update.metrics["loss"])
-                yield update
-            else:
+            fault = misfit(job, answer, samples[job.client])
+            update = fault or self._checked(job, answer)
+            if not isinstance(update, Update):
                 self.seen.rejected.append(Rejected(job.client, *update))
+                continue
+            self.seen.accepted.append(job.client)
+            self.seen.updates.update(part.base for part in covering(job.parts))
+            self.seen.losses.append(update.metrics["loss"])
+            yield update
 
     def usual_next(self) -> Usual:
         """What is usual after this round; a round of too few clients changes nothing."""
         medians = {kind: sorted(votes)[(len(votes) - 1) // 2] for kind, votes in self.votes.items()}
         return {**self.usual, **{kind: far for kind, far in medians.items() if len(self.votes[kind]) >= VOTES}}
 
-    def _checked(self, job: Train, answer: Any, samples: int) -> Update | Fault:
-        parts = covering(job.parts)
+    def _checked(self, job: Train, update: Update) -> Update | Fault:
+        """The update, if its tensors are what the job asked for, with no base further from the old than it may be."""
+        parts, steps = covering(job.parts), job.plan.epochs * math.ceil(update.samples / job.plan.batch)
         private = self.net.norm_names(parts[0].width) if job.local_norms else set()
         sent = cut(self.net, self.layout, self.weights, parts)
-        like = {name: value for name, value in sent.items() if nested_width(name) is None and name not in private}
-        fault = misfit(job, answer, samples) or malformed(answer.weights, like)
+        old = {name: value for name, value in sent.items() if nested_width(name) is None and name not in private}
+        fault = malformed(update.weights, old)
         if fault:
             return fault
-        statistics = self.net.statistic_names(parts[0].width)
-        kinds = {
-            "parameters": [name for name in like if name not in statistics],
-            "statistics": [name for name in like if name in statistics],
-        }
-        return self._bounded(answer, like, {kind: names for kind, names in kinds.items() if names})
-
-    def _bounded(self, update: Update, old: Weights, kinds: Mapping[str, list[str]]) -> Update | Fault:
-        """The update, with no base further from the old one than it may be."""
-        weights, votes = dict(update.weights), {}
-        for kind, names in kinds.items():
+        weights, votes = dict(update.weights), {"steps": float(steps)}
+        for kind, names in self._kinds(parts[0].width, old).items():
             change = {name: weights[name] - old[name] for name in names}
-            far = root_mean_square(change)
+            far, bound = root_mean_square(change), self._bound(kind, {name: old[name] for name in names}, steps)
             if not far.isfinite().all():
                 return "size", "its change is too large to be measured"
-            bound = self._bound(kind, {name: old[name] for name in names})
             votes[kind] = float(torch.minimum(far, bound).square().mean().sqrt())
             if (far > bound).any():
-                keep = (bound / far).clamp(max=1).float()
-                weights |= {name: _shrunk(weights[name], old[name], change[name], keep) for name in names}
+                weights |= {name: _shrunk(weights[name], old[name], change[name], bound / far) for name in names}
         for kind, vote in votes.items():
             self.votes.setdefault(kind, []).append(vote)
-        if any(weights[name] is not update.weights[name] for name in weights):
-            self.seen.clipped.append(update.client)
+        if any(weights[name] is not value for name, value in update.weights.items()):
+            self.seen.clipped.append(job.client)
         return replace(update, weights=weights)
 
-    def _bound(self, kind: str, old: Weights) -> Tensor:
+    def _kinds(self, width: Width, entries: Weights) -> dict[str, list[str]]:
+        statistics = self.net.statistic_names(width)
+        kinds: dict[str, list[str]] = {}
+        for name in entries:
+            kinds.setdefault("statistics" if name in statistics else "parameters", []).append(name)
+        return kinds
+
+    def _bound(self, kind: str, old: Weights, steps: int) -> Tensor:
         """How far a number of each base may move."""
-        size = root_mean_square(old)
-        usual = self.usual.get(kind, 0.0)
-        bound = (torch.full_like(size, usual) if usual > 0 else size) * (self.clip or math.inf)
+        size, usual = root_mean_square(old), self.usual.get(kind, 0.0)
+        if usual > 0:
+            size = torch.full_like(size, usual * max(1.0, steps / self.usual["steps"]))
+        bound = size * (self.clip or math.inf)
         return torch.where(bound > 0, bound, math.inf)  # of a base that is all zeros, nothing is known
 
 
 def misfit(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
     """What is wrong with an answer as a whole: it must be to this job, and speak of no more samples than are known."""
+    if isinstance(answer, Rejected):
+        return answer.kind, answer.reason
     if not isinstance(answer, Update):
-        return "kind", "it is no update"
+        return "kind", str(getattr(answer, "reason", "it is no update"))
     if isinstance(job, Train) and answer.run != job.run:
         return "run", "it is of another run"
     if isinstance(job, Train) and answer.round != job.round:
@@ -199,6 +204,13 @@ def malformed(weights: Weights, like: Weights) -> Fault | None:
     return None
 
 
+def sound(job: Calibrate, answer: Any, like: Weights, samples: int) -> bool:
+    """Whether an answer holds moments of norms that there are; those that the net does not use may be left out."""
+    if misfit(job, answer, samples) or not isinstance(answer.weights, dict):
+        return False
+    return not malformed(answer.weights, {name: value for name, value in like.items() if name in answer.weights})
+
+
 def fair(job: Score, answer: Any) -> bool:
     """Whether an answer is a tally of what was asked, with no more right answers than images."""
     return (
@@ -224,7 +236,7 @@ def size_of(weights: Any) -> int:
 
 
 def _shrunk(value: Tensor, old: Tensor, change: Tensor, keep: Tensor) -> Tensor:
-    """The value, where `keep` is less than one nearer to the old one."""
+    """The value, with the change of those bases made smaller of which less than all may be kept."""
     share = keep.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
     return torch.where(share < 1, old + change * share, value)
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
+import torch
+
 from splitmix.core.client import from_moments
+from splitmix.core.door import fair, sound
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine
 from splitmix.core.net import Net
-from splitmix.core.parts import merge
 from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Weights, Width, at_width
 
 Mix = tuple[Part, ...]
@@ -40,10 +42,12 @@ def ask(
 ) -> list[Tally]:
     """Right answers of every mix on every client that has images in the split."""
     jobs = [Score(client, tuple(mixes), question) for client in clients]
-    tallies = [answer for answer in engine.run(weights, jobs) if isinstance(answer, Tally) and answer.samples]
+    answers = zip(jobs, engine.run(weights, jobs), strict=True)
+    tallies: list[Tally] = [answer for job, answer in answers if fair(job, answer) and answer.samples]
     if not tallies:
         raise UserError(
-            f"no client has enough {question.split} images to be scored; hold out more of them, or use fewer clients"
+            f"no client that answered has enough {question.split} images to be scored; hold out more of them, "
+            "or use fewer clients"
         )
     return tallies
 
@@ -98,8 +102,19 @@ def calibrate(
         for width in widths
         for name in net.statistic_names(width)
     }
-    updates = engine.run(weights, [Calibrate(client, parts, batch) for client in clients])
-    return from_moments(merge(net, layout, blank, updates))
+    samples = {profile.client: profile.samples for profile in engine.profiles(0)}
+    jobs = [Calibrate(client, parts, batch) for client in clients]
+    mean: Weights = {}
+    seen = dict.fromkeys(blank, 0)
+    for job, answer in zip(jobs, engine.run(weights, jobs), strict=True):
+        if not sound(job, answer, blank, samples.get(job.client, 0)):
+            continue
+        for name, value in answer.weights.items():
+            seen[name] += answer.samples
+            mean[name] = torch.lerp(mean.get(name, value), value, answer.samples / seen[name])
+    if blank and not mean:
+        raise UserError("no client gave norm statistics that can be used; see to the clients, or choose norm 'tracked'")
+    return from_moments({**blank, **mean})
 
 
 def _row(width: Width, bases: int, i: int, tallies: Sequence[Tally], domains: Mapping[int, str]) -> WidthScore:
