@@ -1,5 +1,6 @@
 """Attacks: balls and boxes, worst cases known by hand, stacked against looped, names and mistakes."""
 
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -232,12 +233,38 @@ def test_our_pgd_walks_where_foolbox_walks(norm):
     assert_close(attack(net, x, y, rng()), expected, atol=1e-9, rtol=0)
 
 
+@pytest.mark.slow
+def test_the_ensemble_is_at_least_as_strong_as_ours_and_stays_in_the_ball():
+    pytest.importorskip("pyautoattack")
+    x, y = toy_batch(12)
+    net = deepcopy(toy_net()).requires_grad_(False)
+    ours = PGD(eps=0.18, steps=40, step=0.02, restarts=2)
+    theirs = find_attack({"name": "autoattack", "eps": 0.18})  # three classes: no targeted attacks
+    state = torch.get_rng_state()
+    fooled, found = (attack(net, x, y, rng()) for attack in (ours, theirs))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (found - x).abs().max() <= 0.18 + 1e-6
+    assert ((found >= 0) & (found <= 1)).all()
+    assert (net(found).argmax(1) == y).sum() <= (net(fooled).argmax(1) == y).sum() < len(y)
+    assert torch.equal(theirs(net, x, y, rng()), found)
+
+
+def test_the_ensemble_names_its_package_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyautoattack", None)
+    x, y = toy_batch(4)
+    with pytest.raises(UserError, match=r'pip install "splitmix\[attacks\]"'):
+        find_attack("autoattack")(toy_net(), x, y, rng())
+
+
 # Names and mistakes
 
 
 def test_an_attack_says_its_full_name():
     assert {name: find_attack(name).name for name in ATTACKS} == {
         "fgsm": "L-inf FGSM, eps 8/255",
+        "l2-fgsm": "L2 FGSM, eps 128/255",
+        "autoattack": "AutoAttack (standard ensemble), L-inf, eps 8/255",
+        "l2-autoattack": "AutoAttack (standard ensemble), L2, eps 128/255",
         "pgd7": "L-inf PGD, eps 8/255, 7 steps of 2/255, random start, 1 restart",
         "pgd7-released": "L-inf PGD, eps 8/255, 7 steps of 1.429/255, random start, 1 restart",
         "pgd20": "L-inf PGD, eps 8/255, 20 steps of 2/255, random start, 5 restarts",
@@ -246,7 +273,7 @@ def test_an_attack_says_its_full_name():
 
 
 def test_few_steps_and_single_starts_are_weak():
-    assert [name for name in ATTACKS if find_attack(name).weak] == ["fgsm", "pgd7", "pgd7-released"]
+    assert [name for name in ATTACKS if find_attack(name).weak] == ["fgsm", "pgd7", "pgd7-released", "l2-fgsm"]
     assert PGD(steps=100).weak  # a single start
     assert find_attack({"name": "pgd20", "eps": 0.1}).weak  # 20 steps of 2/255 do not cross it
 
@@ -277,6 +304,8 @@ def test_settings_may_be_given_with_the_name():
         ({"name": "pgd7", "restarts": 0}, "restarts=0 makes no attack"),
         ({"name": "pgd20", "random_start": False}, "5 restarts at the same point are one"),
         ({"name": "pgd7", "norm": "inf"}, "unknown norm 'inf'; did you mean 'linf'?"),
+        ({"name": "autoattack", "norm": "l3"}, "unknown norm 'l3'; Known: l2, linf"),
+        ({"name": "autoattack", "eps": -1}, "eps -1.0 is not a distance"),
         ({"name": "fgsm", "steps": 3}, "unknown setting of attack fgsm 'steps'"),
     ],
 )

@@ -6,6 +6,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
+from splitmix.attacks.ensemble import AutoAttack
 from splitmix.attacks.pgd import PGD
 from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError, unknown
@@ -50,5 +51,8 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "pgd7": PGD,  # the paper's
     "pgd7-released": partial(PGD, step=10 / 7 / 255),  # the authors' code: min(1.25 eps, eps + 4/255) / steps
     "pgd20": partial(PGD, steps=20, restarts=5),
+    "l2-fgsm": partial(fgsm, eps=128 / 255, norm="l2"),
     "l2-pgd20": partial(PGD, eps=128 / 255, steps=20, step=16 / 255, norm="l2", restarts=5),  # step: 2.5 eps / steps
+    "autoattack": AutoAttack,
+    "l2-autoattack": partial(AutoAttack, eps=128 / 255, norm="l2"),
 }

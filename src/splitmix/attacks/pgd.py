@@ -36,8 +36,7 @@ class PGD:
     def __post_init__(self) -> None:
         if self.norm not in BALLS:
             raise unknown("norm", str(self.norm), BALLS)
-        if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise UserError(f"eps {self.eps} is not a distance; give a number from 0 up, such as 8/255")
+        check_eps(self.eps)
         if not (math.isfinite(self.step) and (self.step > 0 or self.eps == 0)):
             raise UserError(f"step {self.step} leads nowhere; give a number above 0, such as 2/255")
         for what, count in (("steps", self.steps), ("restarts", self.restarts)):
@@ -49,10 +48,10 @@ class PGD:
     @property
     def name(self) -> str:
         """All settings in words, to be printed beside every robust accuracy."""
-        norm, eps = BALLS[self.norm].label, f"eps {_in_pixels(self.eps)}"
+        norm, eps = BALLS[self.norm].label, f"eps {in_pixels(self.eps)}"
         if self.steps == 1 and self.step == self.eps and not self.random_start:
             return f"{norm} FGSM, {eps}"
-        steps = f"{_count(self.steps, 'step')} of {_in_pixels(self.step)}"
+        steps = f"{_count(self.steps, 'step')} of {in_pixels(self.step)}"
         start = "random start" if self.random_start else "start at the image"
         return f"{norm} PGD, {eps}, {steps}, {start}, {_count(self.restarts, 'restart')}"
 
@@ -218,7 +217,18 @@ def _spread(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(values.shape + (1,) * (like.dim() - values.dim()))
 
 
-def _in_pixels(value: float) -> str:
+def check_eps(eps: float) -> None:
+    """Refuse what is no distance."""
+    if not (math.isfinite(eps) and eps >= 0):
+        raise UserError(f"eps {eps} is not a distance; give a number from 0 up, such as 8/255")
+
+
+def in_pixels(value: float) -> str:
+    """A distance in steps of a byte.
+
+    >>> in_pixels(8 / 255)
+    '8/255'
+    """
     return f"{255 * value:.4g}/255"
 
 
