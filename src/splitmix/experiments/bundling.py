@@ -5,10 +5,12 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from splitmix import __version__
 from splitmix.core.errors import UserError
@@ -29,9 +31,11 @@ from splitmix.runtime.manifest import (
     ScoreRecord,
     Storage,
     TableRecord,
+    what_is_wrong,
 )
 
 MIXING = ("splitmix", "fedensemble")  # methods whose widths are mixes of bases
+GRID = ("norm", "split", "clients", "samples", "attack", "weak", "rows")  # what a bundle takes of a run's grid.json
 CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
 
 
@@ -48,7 +52,7 @@ class Wish:
 def bundle_run(run: Path, out: Path, wish: Wish = Wish()) -> Bundle:  # noqa: B008  (frozen)
     """Bundle the finished run in a folder."""
     outcome = stored_outcome(run)
-    config = make_config(read_toml(run / "config.toml"))
+    config = make_config(read_toml(run / "config.toml"), own=("task", "net"))  # neither is needed here
     return bundle_outcome(config, outcome, out, wish, read_grid(run / "grid.json"))
 
 
@@ -58,34 +62,33 @@ def bundle_outcome(
     """Bundle a run: its bases in the order in which they are mixed, and all that was measured."""
     check_method(config)
     norm = served_norm(config, wish.calibrate)
-    net = net_record(config, outcome)
-    atom, image = parse_width(config.atom), image_of(outcome.result, net, wish.image)
+    atom, result = parse_width(config.atom), outcome.result
+    net = net_record(config, outcome, atom)
     made = Net(weightless(net.build()))
     check_entries(made, atom, outcome.weights)
-    norms = made.norm_names(atom)
-    files = [base_bytes(outcome.weights, row, norms, wish.storage) for row in outcome.order]
-    manifest = Manifest(
-        schema_version=SCHEMA,
-        net=net,
-        atom=str(atom),
-        image=list(image),
-        classes=class_names(config.task, net.classes, wish.classes),
-        norm=norm,
-        norm_text=NORM_TEXT[norm],
-        storage=wish.storage,
-        bases=[
-            BaseRecord(trained_as=base, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-            for base, data in zip(outcome.order, files, strict=True)
-        ],
-        costs=costs_of(net, atom, image, [len(data) for data in files]),
-        table=table_of(outcome.result, norm, grid),
-        trained=trained_of(config, outcome.result),
-        versions={
-            "splitmix": __version__,
-            "torch": torch.__version__.split("+")[0],
-            "python": platform.python_version(),
-        },
-    )
+    files = [base_bytes(outcome.weights, row, made.norm_names(atom), wish.storage) for row in outcome.order]
+    image = image_of(result, net, wish.image)
+    try:
+        manifest = Manifest(
+            schema_version=SCHEMA,
+            net=net,
+            atom=str(atom),
+            image=list(image),
+            classes=class_names(config.task, net.classes, wish.classes),
+            norm=norm,
+            norm_text=NORM_TEXT[norm],
+            storage=wish.storage,
+            bases=[
+                BaseRecord(trained_as=base, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+                for base, data in zip(outcome.order, files, strict=True)
+            ],
+            costs=costs_of(net, atom, image, [len(data) for data in files]),
+            table=table_of(result, norm, grid),
+            trained=trained_of(config, result),
+            versions=versions(),
+        )
+    except ValidationError as error:
+        raise UserError(f"the run cannot be bundled: {what_is_wrong(error)}") from None
     return write_bundle(out, manifest, files)
 
 
@@ -113,16 +116,18 @@ def served_norm(config: Config, calibrate: bool) -> Norm:
     return "tracked" if config.norm == "tracked" else "global"
 
 
-def net_record(config: Config, outcome: Outcome) -> NetRecord:
+def net_record(config: Config, outcome: Outcome, atom: Width) -> NetRecord:
     name = str(outcome.result["net"])
     if name not in NETS:
         raise UserError(
             f"the net '{name}' is one of your own, which a device could not build from its name; "
             f"bundle runs of {', '.join(NETS)}"
         )
+    two, three = (Net(weightless(partial(NETS[name], classes=classes))).shapes(atom) for classes in (2, 3))
+    last = next(entry for entry in two if two[entry] != three[entry])
+    classes = outcome.weights[last].shape[1] if last in outcome.weights else 0
     dual = any(".noisy." in entry for entry in outcome.weights)
-    bias = [value for entry, value in outcome.weights.items() if entry.endswith("bias") and "norm" not in entry]
-    return NetRecord(name=name, classes=bias[-1].shape[1], dual=dual, rescale_layers=config.rescale_layers)
+    return NetRecord(name=name, classes=max(1, classes), dual=dual, rescale_layers=config.rescale_layers)
 
 
 def image_of(result: Mapping[str, Any], net: NetRecord, given: Sequence[int]) -> tuple[int, ...]:
@@ -175,9 +180,12 @@ def costs_of(net: NetRecord, atom: Width, image: tuple[int, ...], sizes: Sequenc
 def table_of(result: Mapping[str, Any], norm: str, grid: Mapping[str, Any] | None) -> TableRecord:
     """What was measured with the statistics that are served: the run's grid, or else its clean accuracies."""
     if grid is not None:
-        rows = [ScoreRecord(**row) for row in grid["rows"]]
-        about = {key: grid[key] for key in ("split", "norm", "clients", "samples", "attack", "weak")}
-        return TableRecord(**about, rows=rows)
+        if grid["norm"] != norm:
+            raise UserError(
+                f"the run's grid.json was measured with '{grid['norm']}' statistics, but a device has '{norm}' ones; "
+                f"measure it again with: splitmix eval RUN --norm {norm} --robust ..."
+            )
+        return TableRecord.model_validate({key: grid[key] for key in GRID})
     own = [row for row in result["scores"] if row["norm"] == norm]
     rows = [ScoreRecord(width=row["width"], robust=0.0, clean=row["accuracy"]) for row in own]
     return TableRecord(split="test", norm=norm, clients=len(result["clients"]), rows=rows)
@@ -185,7 +193,13 @@ def table_of(result: Mapping[str, Any], norm: str, grid: Mapping[str, Any] | Non
 
 def trained_of(config: Config, result: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("task", "data", "method", "seed", "rounds", "best_round", "command", "weights_sha256")
-    return {**{key: result.get(key) for key in kept}, "config": config.digest()}
+    texts = {key: " ".join(str(result.get(key, "")).split())[:2000] for key in kept}
+    return {**texts, "config": config.digest()}
+
+
+def versions() -> dict[str, str]:
+    torch_version = torch.__version__.split("+")[0]
+    return {"splitmix": __version__, "torch": torch_version, "python": platform.python_version()}
 
 
 def read_grid(path: Path) -> Mapping[str, Any] | None:
@@ -194,8 +208,8 @@ def read_grid(path: Path) -> Mapping[str, Any] | None:
         return None
     try:
         grid = json.loads(path.read_text())
-        if grid["schema"] != 1 or not isinstance(grid["rows"], list):
+        if grid["schema"] != 1 or not all(isinstance(row, dict) for row in grid["rows"]):
             raise ValueError("its schema is not 1")
-        return dict(grid)
+        return {key: grid[key] for key in ("schema", *GRID)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{path}' cannot be read ({error}); measure it again with: splitmix eval") from None

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from numbers import Real
 from time import perf_counter
 from typing import Any
 
@@ -51,13 +50,13 @@ def margins(logits: Tensor) -> Tensor:
 
 def checked_deadline(value: Any) -> float:
     """Milliseconds from now on."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise UserError(f"deadline_ms {value!r} is no time; give milliseconds above 0")
     return float(value)
 
 
 def checked_confidence(value: Any) -> float:
     """A margin between two probabilities."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value <= 1:
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UserError(f"confidence {value!r} is no margin; give a number from 0 (one base) to 1 (nearly all)")
     return float(value)

@@ -1,6 +1,7 @@
 """A bundle: a trained model as a folder, a manifest and one file for each base; any first few of them will do."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,16 +37,16 @@ class Bundle:
     @classmethod
     def open(cls, path: str | Path) -> "Bundle":
         folder = Path(path)
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # noqa: PTH112  (whatever is wrong with it, no error)
             raise UserError(f"there is no bundle '{folder}'; make one from a run with: splitmix bundle RUN")
-        if not (folder / MANIFEST).exists():
+        if not os.path.lexists(folder / MANIFEST):
             raise UserError(f"'{folder}' is no bundle: it has no {MANIFEST}; make one with: splitmix bundle RUN")
         where = folder / MANIFEST
         return cls(folder, from_bytes(read_regular(where, MOST_MANIFEST), f"'{where}'"))
 
     def arrived(self) -> int:
         """How many bases are there, from the first on without a gap."""
-        there = [(self.path / file_name(base)).exists() for base in range(len(self.manifest.bases))]
+        there = [os.path.lexists(self.path / file_name(base)) for base in range(len(self.manifest.bases))]
         count = there.index(False) if False in there else len(there)
         if any(there[count:]):
             later = file_name(there.index(True, count))

@@ -85,7 +85,7 @@ def read_calibration(path: Path, manifest: Manifest) -> Calibration:
     most = HEADER + ITEM["F32"] * len(manifest.bases) * sum(shape.numel() for shape in map(torch.Size, known.values()))
     data = read_regular(path, most)
     _, metadata = parse_header(data, where)
-    about = strict_json(metadata.get("calibration", "null").encode(), where)
+    about = strict_json(metadata.get("calibration", "null"), where)
     if not _plausible(about, len(manifest.bases)):
         raise UserError(f"{where} is no calibration; make one with: splitmix calibrate")
     if about["bundle"] != manifest.sha256:
@@ -130,6 +130,6 @@ def _plausible(about: Any, most: int) -> bool:
     if not isinstance(about, dict) or about.keys() != {"bundle", "bases", "images", "attack", "sha256"}:
         return False
     counts = (about["bases"], about["images"])
-    texts = (about["bundle"], about["sha256"], about["attack"] or "")
+    texts = (about["bundle"], about["sha256"], "" if about["attack"] is None else about["attack"])
     fits = all(type(count) is int and count > 0 for count in counts) and about["bases"] <= most
-    return fits and all(isinstance(text, str) for text in texts)
+    return fits and all(isinstance(text, str) and len(text) < 500 and text.isprintable() for text in texts)

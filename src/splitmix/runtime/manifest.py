@@ -18,10 +18,11 @@ from splitmix.nets.cost import weightless
 SCHEMA = 1
 MOST_BYTES = 2 << 30  # of all bases together
 MOST_MANIFEST = 4 << 20
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # texts of a bundle may be shown in a terminal
 HEADER = 64 << 10  # bytes that the header of a base's file may take
 
-Name = Annotated[str, Field(min_length=1, max_length=100)]
-Text = Annotated[str, Field(max_length=2000)]
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
+Text = Annotated[str, Field(max_length=2000, pattern=PRINTABLE)]
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -29,7 +30,7 @@ Norm = Literal["global", "tracked"]
 Storage = Literal["float32", "float16"]
 Entry = tuple[tuple[int, ...], str]  # shape and type of a tensor, as safetensors names it
 ITEM = {"F32": 4, "F16": 2}  # bytes of a number
-WidthText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(/[0-9]{1,3})?$")]
+WidthText = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}(/[1-9][0-9]{0,2})?$")]
 
 
 class Record(BaseModel):
@@ -110,7 +111,7 @@ class Manifest(Record):
     bases: Annotated[list[BaseRecord], Field(min_length=1, max_length=64)]
     costs: Annotated[list[CostRecord], Field(max_length=64)]
     table: TableRecord
-    trained: dict[Name, Text | int | float | None]
+    trained: dict[Name, Text]
     versions: dict[Name, Name]
     sha256: Sha = "0" * 64  # of all the rest
 
@@ -215,14 +216,17 @@ def from_bytes(data: bytes, where: str) -> Manifest:
     said = strict_json(data, where)
     if not isinstance(said, dict):
         raise UserError(f"{where} is not a bundle's manifest; fetch it again")
-    if isinstance(said.get("schema"), int) and said["schema"] != SCHEMA:
-        raise UserError(f"{where} has schema {said['schema']}, but this version of splitmix reads {SCHEMA}")
-    if said.get("sha256") != digest(said):
-        raise UserError(f"{where} is damaged: it does not match its own hash; fetch it again")
+    schema = said.get("schema")
+    if type(schema) is int and 0 < schema < 1000 and schema != SCHEMA:
+        raise UserError(f"{where} has schema {schema}, but this version of splitmix reads {SCHEMA}")
     try:
+        if said.get("sha256") != digest(said):
+            raise UserError(f"{where} is damaged: it does not match its own hash; fetch it again")
         return Manifest.model_validate(said)
     except ValidationError as error:
-        raise UserError(f"{where} cannot be used: {_sentence(error)}; bundle the run again") from None
+        raise UserError(f"{where} cannot be used: {what_is_wrong(error)}; bundle the run again") from None
+    except RecursionError:
+        raise UserError(f"{where} is nested too deeply; fetch it again") from None
 
 
 def digest(said: dict[str, Any]) -> str:
@@ -231,14 +235,16 @@ def digest(said: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def strict_json(data: bytes, where: str) -> Any:
+def strict_json(data: bytes | str, where: str) -> Any:
     """JSON without what parsers disagree on: keys given twice, NaN, endless nesting."""
     try:
-        return json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
+        return json.loads(
+            data.decode() if isinstance(data, bytes) else data, object_pairs_hook=_unique, parse_constant=_refuse
+        )
     except RecursionError:
         raise UserError(f"{where} is nested too deeply; fetch it again") from None
     except ValueError as error:  # no UTF-8, no JSON, a key twice
-        raise UserError(f"{where} cannot be read ({_first_line(error)}); fetch it again") from None
+        raise UserError(f"{where} cannot be read ({readable(error)}); fetch it again") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -252,12 +258,14 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no number")
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
+def readable(said: object) -> str:
+    """What a file from outside says, fit for one sentence."""
+    return "".join(c if c.isprintable() else "?" for c in str(said)[:200])
 
 
-def _sentence(error: ValidationError) -> str:
+def what_is_wrong(error: ValidationError) -> str:
+    """The first thing that does not fit, in a few words."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))[:100]
-    said = first["msg"].removeprefix("Value error, ")
+    place = readable(".".join(map(str, first["loc"])))
+    said = readable(first["msg"].removeprefix("Value error, "))
     return f"{place}: {said[0].lower()}{said[1:]}" if place else said

@@ -283,7 +283,10 @@ class Model:
 def run(mix: Mix, images: Tensor, robust: float) -> Tensor:
     """Logits (base, n, class), a batch at a time."""
     with torch.no_grad():
-        return torch.cat([mix(batch, robust) for batch in images.split(BATCH)], 1)
+        logits = torch.cat([mix(batch, robust) for batch in images.split(BATCH)], 1)
+    if not torch.isfinite(logits).all():
+        raise UserError("the model's numbers overflow on these images; bundle another run")
+    return logits
 
 
 def bases_of(width: WidthLike, atom: Width, there: int) -> int:

@@ -13,7 +13,7 @@ from safetensors.torch import load
 
 from splitmix.core.errors import UserError
 from splitmix.core.types import Weights
-from splitmix.runtime.manifest import HEADER, ITEM, Entry, strict_json
+from splitmix.runtime.manifest import HEADER, ITEM, Entry, readable, strict_json
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -25,20 +25,25 @@ def read_regular(path: Path, most: int) -> bytes:
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
         raise UserError(f"'{path}' cannot be read ({why}); put the file itself there") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise UserError(f"'{path}' is not a plain file; put the file itself there")
         if found.st_size > most:
             raise UserError(f"'{path}' has {found.st_size:,} bytes, more than the {most:,} it may have; fetch it again")
-        return file.read(most + 1)
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read ({error.strerror}); put it there again") from None
+    finally:
+        os.close(descriptor)
 
 
 def parse_tensors(data: bytes, where: str, expected: Mapping[str, Entry]) -> tuple[Weights, dict[str, str]]:
     """Tensors as float32 from the bytes of a safetensors file that holds exactly these, and its metadata."""
     header, metadata = parse_header(data, where)
     if header.keys() != expected.keys():
-        odd = sorted(header.keys() ^ expected.keys())[0][:100]
+        odd = readable(sorted(header.keys() ^ expected.keys())[0])
         raise UserError(f"{where} is of another model: its entries differ in '{odd}'; fetch the one of this bundle")
     for name, entry in header.items():
         shape, dtype = expected[name]
@@ -47,7 +52,7 @@ def parse_tensors(data: bytes, where: str, expected: Mapping[str, Entry]) -> tup
     try:
         tensors = load(data)
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{where} cannot be read ({str(error)[:200]}); fetch it again") from None
+        raise UserError(f"{where} cannot be read ({readable(error)}); fetch it again") from None
     return {name: value.float() for name, value in tensors.items()}, metadata
 
 
@@ -55,7 +60,7 @@ def check_numbers(tensors: Weights, where: str) -> None:
     """Refuse what would give NaN."""
     for name, value in tensors.items():
         if not torch.isfinite(value).all() or (name.endswith("running_var") and (value < 0).any()):
-            raise UserError(f"{where} has NaN, infinite or impossible numbers in '{name}'; bundle the run again")
+            raise UserError(f"{where} has NaN, infinite or impossible numbers in '{name}'; it cannot be served, make it anew")
 
 
 def parse_header(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, str]]:
