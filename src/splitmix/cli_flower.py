@@ -41,7 +41,7 @@ def up(
     tls: Flag = False,
     state: State = STATE,
 ) -> None:
-    """Start a federation on this machine: a SuperLink, and a SuperNode for each client.
+    """Start a federation on this machine: a SuperLink, and a SuperNode for each client; or start what has died of it.
 
     Examples:
 
@@ -67,8 +67,12 @@ def up(
     need_flower()
     from splitmix.data.budgets import parse_budgets
     from splitmix.data.tasks import check_task
-    from splitmix.engines.flower.local import start_link, start_nodes
+    from splitmix.engines.flower.local import marked, read_site, revive, start_link, start_nodes
 
+    if marked(state) and (state / "site.json").exists():
+        site = revive(read_site(state))
+        say(f"{site.clients} nodes at {site.address}, as they were; another federation needs another --state")
+        return
     check_task(task)
     if nodes < 1:
         raise UserError(f"--nodes {nodes} is too few; give 1 or more")

@@ -138,7 +138,7 @@ def root_of(node: Node) -> Path | None:
 
 
 def app_for(usual: Node) -> ClientApp:
-    """The client app, for nodes that are configured so unless they say otherwise."""
+    """The client app, for nodes of which this is known besides what they say themselves."""
 
     def introduced(text: str, node: Node) -> Member:
         return introduce(text, {**usual, **node})

@@ -71,12 +71,17 @@ class Fleet:
     classes: int = 0  # of all who were there at the beginning
     _asked: dict[str, Asked] = field(default_factory=dict, init=False)  # by message
     _refused: set[int] = field(default_factory=set, init=False)
+    _why: str = field(default="", init=False)  # the last was
 
     def gather(self, wait: float) -> None:
         """Wait until every client has come, or for so many seconds; somebody must have."""
         end = monotonic() + wait
         while self.refresh() < self.count and monotonic() < end:
+            if not self.nodes and len(self._refused) >= self.count:
+                break
             sleep(POLL)
+        if not self.nodes and self._refused:
+            raise UserError(f"no node can be used: {self._why}")
         if not self.nodes:
             raise UserError(f"no node came within {wait:.0f} s; start them, and look at their logs if they are running")
         if len(self.nodes) < self.count:
@@ -167,6 +172,7 @@ class Fleet:
 
     def _refuse(self, node: int, why: str) -> None:
         self._refused.add(node)
+        self._why = why
         self.note(f"a node is not used: {why}")
 
 

@@ -81,27 +81,41 @@ def start_link(path: Path, *, tls: bool) -> Site:
         raise UserError("a federation is started like this on Linux only; elsewhere start Flower's own programs")
     path = path.resolve()
     refuse_running(path)
-    site = Site(path, f"127.0.0.1:{free_port()}", tls, 0)
-    arguments = [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        site.address.rpartition(":")[2],
-        "--disable-runtime-dependency-installation",
-    ]
     if tls:
         from splitmix.engines.flower.tls import make_certificates
 
         make_certificates(path / "tls")
-        files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
-        arguments += [word for name, file in files.items() for word in (f"--ssl-{name}", str(path / "tls" / file))]
-        arguments += ["--enable-supernode-auth"]
-    else:
-        arguments += ["--insecure"]
+    (path / "link.db").unlink(missing_ok=True)
+    site = Site(path, f"127.0.0.1:{free_port()}", tls, 0)
     write_connection(site)
-    site = replace(site, link=launch(site, "superlink", [program("flower-superlink"), *arguments]))
+    return launch_link(site)
+
+
+def launch_link(site: Site) -> Site:
+    """Start the SuperLink, or start it again: it finds its nodes in its database."""
+    host, _, port = site.address.rpartition(":")
+    words = ["--host", host, "--port", port, "--database", str(site.path / "link.db")]
+    words += ["--disable-runtime-dependency-installation"]
+    if site.tls:
+        files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+        words += [word for name, file in files.items() for word in (f"--ssl-{name}", str(site.path / "tls" / file))]
+        words += ["--enable-supernode-auth"]
+    else:
+        words += ["--insecure"]
+    site = replace(site, link=launch(site, "superlink", [program("flower-superlink"), *words]))
     site.save()
     wait_for(site)
+    return site
+
+
+def revive(site: Site) -> Site:
+    """Start whatever has died."""
+    alive = marked(site.path)
+    if site.link not in alive:
+        site = launch_link(site)
+    for node in site.nodes:
+        if node.pid not in alive:
+            site = start_node(site, node.client)
     return site
 
 
@@ -141,22 +155,25 @@ def start_node(site: Site, client: int) -> Site:
 
 def stop(path: Path) -> int:
     """End all processes of a federation; returns how many there were."""
-    site = read_site(path)
-    for pid in (*(node.pid for node in site.nodes), site.link):
-        with suppress(ProcessLookupError, PermissionError):
-            if pid in marked(path):
-                os.killpg(pid, signal.SIGTERM)
+    read_site(path)
     found = marked(path)
+    signal_all(found, signal.SIGTERM)
     end = monotonic() + STOP
     while marked(path) and monotonic() < end:
-        reap(found)
         sleep(0.1)
-    for pid in marked(path):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    reap(found)
+        reap(found)
+    signal_all(marked(path), signal.SIGKILL)
+    while marked(path):
+        sleep(0.05)
+        reap(found)
     (path / "site.json").unlink(missing_ok=True)
     return len(found)
+
+
+def signal_all(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def marked(path: Path) -> set[int]:

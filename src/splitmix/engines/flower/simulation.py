@@ -37,7 +37,7 @@ def simulate(run: Callable[[Grid], Result], app: ClientApp, nodes: int, workers:
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     backend = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        "init_args": {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False},
+        "init_args": {"log_to_driver": False, **({} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers})},
     }
     run_simulation(server, app, nodes, backend_config=backend)
     return results[0]

@@ -33,6 +33,8 @@ def run_supernode(arguments: Sequence[str], port: int) -> None:
             os._exit(1)
     sys.argv = ["flower-supernode", *arguments, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
     flower_supernode()
+    print("the SuperLink does not know this node, or no longer", file=sys.stderr, flush=True)
+    os._exit(1)  # Flower's own threads would keep us
 
 
 def execute_tasks(address: str, node: int) -> None:

@@ -1,0 +1,251 @@
+"""What a federation on Flower costs over our simulator: seconds of a round, and bytes on the wire.
+
+python benchmarks/flower.py        writes results/flower.json and results/flower.md (a few minutes on two quiet cores)
+
+Four clients with budgets 1/8, 1/4, 1/2 and 1 train the digit net on the task `mini`, on the simulator, on Flower's
+simulation (Ray), and on a federation of processes over loopback. Between each node and the SuperLink stands a proxy
+that counts bytes. All runs must end with the same weights.
+"""
+
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
+from typing import Any
+
+import torch
+
+from splitmix.core.files import write_atomically
+from splitmix.engines.flower.local import Node, Site, launch, program, start_link, start_node, stop
+from splitmix.experiments.config import make_config
+from splitmix.experiments.costs import account_of, budget_costs
+from splitmix.experiments.setup import set_up
+from splitmix.nets.cost import FLOAT
+
+RESULTS = Path(__file__).parent.parent / "results"
+BUDGETS = ("1/8", "1/4", "1/2", "1")
+ROUNDS = 6
+SETTINGS = {
+    "task": "mini",
+    "clients": 4,
+    "budgets": {"name": "each", "widths": list(BUDGETS)},
+    "rounds": ROUNDS,
+    "norm": "tracked",
+    "order": "natural",
+    "eval_every": ROUNDS,
+    "checkpoint_every": ROUNDS,
+}
+
+
+@dataclass
+class Proxy:
+    """Passes bytes on between a node and the SuperLink, and counts them."""
+
+    target: tuple[str, int]
+    up: int = 0
+    down: int = 0
+    listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
+
+    @property
+    def address(self) -> str:
+        return "{}:{}".format(*self.listener.getsockname())
+
+    def serve(self) -> None:
+        while True:
+            try:
+                node, _ = self.listener.accept()
+            except OSError:
+                return
+            link = socket.create_connection(self.target)
+            for source, sink, way in ((node, link, "up"), (link, node, "down")):
+                threading.Thread(target=self._pump, args=(source, sink, way), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                setattr(self, way, getattr(self, way) + len(data))
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, sink):
+                end.close()
+
+
+def main() -> None:
+    began = perf_counter()
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        found = {
+            "simulator": train("simulator", "--workers", "1"),
+            "ray": train("ray", "--engine", "ray", "--workers", "1"),
+        }
+        with federation() as (site, proxies):
+            found["flower"], moved = watched_train(site, proxies)
+        with federation(warm=False) as (site, _):
+            found["flower, a process per message"], _ = watched_train(site, [])
+    hashes = {name: run["weights_sha256"] for name, run in found.items()}
+    assert len(set(hashes.values())) == 1, f"the engines differ: {hashes}"
+    result = {
+        "settings": SETTINGS,
+        "machine": {"cores": len(os.sched_getaffinity(0)), "cpu": platform.processor() or platform.machine()},
+        "versions": {"torch": torch.__version__.split("+")[0], "python": platform.python_version()},
+        "weights_sha256": next(iter(hashes.values())),
+        "engines": {name: timing(run, found["simulator"]) for name, run in found.items()},
+        "traffic": traffic(moved),
+        "seconds": round(perf_counter() - began),
+    }
+    write_atomically(RESULTS / "flower.json", (json.dumps(result, indent=1) + "\n").encode())
+    write_atomically(RESULTS / "flower.md", page(result).encode())
+    print(page(result))
+
+
+def train(out: str, *more: str) -> dict[str, Any]:
+    """A run by the command line; its rounds and its result."""
+    words = [word for key, value in SETTINGS.items() if key != "task" for word in ("-o", f"{key}={inline(value)}")]
+    command = [sys.executable, "-m", "splitmix", "train", "mini", *words, "--out", out, *more]
+    began = perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    rows = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
+    result = json.loads((Path(out) / "result.json").read_text())
+    rounds = [row["seconds"] for row in rows if row["kind"] == "round"]
+    return {"rounds": rounds, "whole": perf_counter() - began, "weights_sha256": result["weights_sha256"]}
+
+
+def watched_train(site: Site, proxies: list[Proxy]) -> tuple[dict[str, Any], list[tuple[float, float]]]:
+    """A run on a federation, and what each node moved down and up in a round: counted from the end of the first one to
+    the end of the last but one."""
+    marks: dict[int, list[tuple[int, int]]] = {}
+    done = threading.Event()
+    file = Path("flower") / "metrics.jsonl"
+    shutil.rmtree("flower", ignore_errors=True)
+
+    def watch() -> None:
+        while not done.is_set():
+            rounds = file.read_bytes().count(b'"kind": "round"') if file.exists() else 0
+            if rounds not in marks:
+                marks[rounds] = [(proxy.down, proxy.up) for proxy in proxies]
+            sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        found = train("flower", "--engine", "flower", "--state", str(site.path))
+    finally:
+        done.set()
+        watcher.join()
+    first, last = marks.get(1, []), marks.get(ROUNDS - 1, [])
+    between = [
+        tuple((b - a) / (ROUNDS - 2) for a, b in zip(*pair, strict=True)) for pair in zip(first, last, strict=True)
+    ]
+    return found, between
+
+
+@contextmanager
+def federation(*, warm: bool = True) -> Iterator[tuple[Site, list[Proxy]]]:
+    """A SuperLink and four nodes, each behind a proxy; they are warm, or Flower's own: a process for each message."""
+    path = Path("site") if warm else Path("cold")
+    try:
+        site = start_link(path, tls=False)
+        host, _, port = site.address.rpartition(":")
+        proxies = [Proxy((host, int(port))) for _ in BUDGETS]
+        for proxy in proxies:
+            threading.Thread(target=proxy.serve, daemon=True).start()
+        site = replace(site, nodes=tuple(Node(i, {"task": "mini", "budget": b}) for i, b in enumerate(BUDGETS)))
+        for client, proxy in enumerate(proxies):
+            if warm:
+                behind = start_node(replace(site, address=proxy.address), client)
+                site = replace(behind, address=site.address)
+            else:
+                about = f'partition-id={client} num-partitions=4 task="mini" budget="{BUDGETS[client]}"'
+                words = ["--insecure", "--superlink", proxy.address, "--node-config", about]
+                launch(site, f"node-{client}", [program("flower-supernode"), *words, "--port", str(9094 + client)])
+        site.save()
+        yield site, proxies
+    finally:
+        stop(path)
+        for proxy in proxies:
+            proxy.listener.close()
+
+
+def timing(run: dict[str, Any], simulated: dict[str, Any]) -> dict[str, float]:
+    """Seconds of a round (the median, without the first), and what each client of it costs over the simulator."""
+    usual, plain = median(run["rounds"][1:]), median(simulated["rounds"][1:])
+    return {
+        "first_round": round(run["rounds"][0], 3),
+        "round": round(usual, 3),
+        "over_simulator_per_client": round((usual - plain) / len(BUDGETS), 3),
+        "whole_run": round(run["whole"], 1),
+    }
+
+
+def traffic(moved: list[tuple[float, float]]) -> list[dict[str, Any]]:
+    """Bytes of each client in a round: as counted by the cost accounting, and as seen on the wire."""
+    setup = set_up(make_config(SETTINGS))
+    costs = budget_costs(account_of(setup), setup.budgets.at(0))
+    rows = []
+    for budget, (down, up) in zip(setup.budgets.at(0), moved, strict=True):
+        counted = {"down": FLOAT * costs[budget].down, "up": FLOAT * costs[budget].up}
+        seen = {"down": round(down), "up": round(up)}
+        rows += [{"budget": str(budget), "way": way, "counted": counted[way], "wire": seen[way]} for way in counted]
+    return [{**row, "over": round(row["wire"] / row["counted"] - 1, 5)} for row in rows]
+
+
+def page(result: dict[str, Any]) -> str:
+    lines = [
+        "# What a federation on Flower costs",
+        "",
+        "Made by `python benchmarks/flower.py`: four clients with budgets 1/8, 1/4, 1/2 and 1 train the digit net on",
+        f"`mini`, {ROUNDS} rounds, {result['machine']['cores']} cores. All engines end with the same weights,",
+        f"`{result['weights_sha256'][:16]}`.",
+        "",
+        "| engine | first round, s | a round, s | over the simulator, s per client and round | whole run, s |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in result["engines"].items():
+        cells = (row["first_round"], row["round"], row["over_simulator_per_client"], row["whole_run"])
+        lines.append(f"| {name} | {' | '.join(f'{cell:g}' for cell in cells)} |")
+    lines += [
+        "",
+        "A round is the median of all but the first. The simulator and `ray` (Flower's simulation) have one worker.",
+        "`flower` is a SuperLink and four SuperNodes on this machine, over loopback; most of a round there is waiting,",
+        "since a SuperNode asks for work every three seconds.",
+        "",
+        "## Bytes of one client in one training round",
+        "",
+        "| budget | way | counted for the parts | on the wire | framing |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in result["traffic"]:
+        lines.append(
+            f"| {row['budget']} | {row['way']} | {row['counted']:,} | {row['wire']:,} | {100 * row['over']:.2f} % |"
+        )
+    lines += [
+        "",
+        "Counted: the numbers of the bases that a client trains, four bytes each. On the wire: all that passed between",
+        "the node and the SuperLink, requests for work included, without encryption.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def inline(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {json.dumps(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+if __name__ == "__main__":
+    main()

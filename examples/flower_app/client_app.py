@@ -1,0 +1,36 @@
+"""Split-Mix on Flower, a client: say what you are, and do jobs on images that never leave you."""
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from splitmix.core.client import execute
+from splitmix.core.threads import one_thread
+from splitmix.engines.flower.messages import pack_answer, text_of, unpack_job
+from splitmix.engines.flower.records import to_text
+from splitmix.experiments.node import SOURCES, equip, introduce
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Client number, budget, number of images and classes."""
+    member = introduce(text_of(message.content, "settings"), about(context))
+    return Message(RecordDict({"about": ConfigRecord({"member": to_text(member)})}), reply_to=message)
+
+
+@app.train()
+@app.evaluate()
+def work(message: Message, context: Context) -> Message:
+    """Train the bases of a job and send them back, or count right answers."""
+    job, bases, settings = unpack_job(message.content)
+    bench = equip(settings, about(context))
+    with one_thread():  # the same bits on every machine
+        answer = execute(job, bench.net, bases, bench.data, bench.objective, {})
+    return Message(pack_answer(job, answer), reply_to=message)
+
+
+def about(context: Context) -> dict[str, object]:
+    """The node's configuration; if it names no images, it gets its share of the task."""
+    node = dict(context.node_config)
+    return node if any(key in node for key in SOURCES) else {**node, "task": context.run_config["task"]}

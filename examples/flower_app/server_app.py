@@ -1,0 +1,44 @@
+"""Split-Mix on Flower, the server: draw clients, hand out bases, merge what comes back, and score every width."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from splitmix.core.rounds import RoundReport, federate
+from splitmix.core.score import score
+from splitmix.core.types import Question
+from splitmix.engines.flower.engine import FlowerEngine
+from splitmix.engines.flower.fleet import Fleet
+from splitmix.experiments.config import make_config
+from splitmix.experiments.flower import remote_setup
+from splitmix.experiments.node import Settings
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = make_config({**context.run_config, "norm": "tracked"})  # any setting of `splitmix settings`
+
+    # who is there: each node is asked for its client number, budget, and how many images it has
+    fleet = Fleet(grid, Settings(config).text(), count=config.clients)
+    fleet.gather(wait=120)
+
+    # net, method, budgets, learning rates: all that follows from the settings
+    setup = remote_setup(config, fleet)
+    settings = Settings(config, setup.task.classes, setup.task.net).text()
+    engine = FlowerEngine(fleet, setup.net, setup.method.layout, setup.budgets, settings)
+
+    # the rounds: a client receives and returns only the bases that it trains
+    weights = federate(
+        setup.method, engine, setup.net, setup.fresh_weights(), setup.how, on_round=lambda report: tell(report)
+    )
+
+    # one model, any width: a mix of the first bases, scored by the clients themselves
+    mixes = {width: setup.method.compose(width) for width in setup.method.widths}
+    for row in score(engine, weights, mixes, setup.domains, Question("test")):
+        print(f"width {row.width}: {100 * row.accuracy:.1f} % of the test images")
+
+
+def tell(report: RoundReport) -> None:
+    mb = report.bytes_down / 1e6
+    print(f"round {report.round + 1}: loss {report.loss:.3f}, {mb:.1f} MB down, {report.seconds:.1f} s", flush=True)
