@@ -213,7 +213,7 @@ def node(
 
     check_encryption(root_certificates, insecure)
     given = {"budget": budget, "data": data, "loader": loader, "task": task, "data-root": data_root}
-    config = {"partition-id": client, "num-partitions": clients}
+    config: dict[str, object] = {"partition-id": client, "num-partitions": clients}
     config |= {name: str(value) for name, value in given.items() if value is not None}
     preload(config)
     words = ["--superlink", superlink, "--node-config", node_config(config)]
@@ -275,8 +275,9 @@ def submit(site: "Site", config: "Config", folder: Path, terms: "Terms", *, resu
         elif not mistakes:  # what follows is of no use to a user
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    said = {"config": config.model_dump_json(), "out": str(folder.resolve()), "resume": resume, "command": command}
-    follow(site, {**said, "deadline": terms.deadline, "wait": terms.wait}, tell)
+    given: dict[str, str | float | bool] = {"deadline": terms.deadline, "wait": terms.wait, "resume": resume}
+    given |= {"config": config.model_dump_json(), "out": str(folder.resolve()), "command": command}
+    follow(site, given, tell)
     if mistakes:
         raise UserError(mistakes[0])
     if not folder.exists():

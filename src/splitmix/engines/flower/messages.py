@@ -52,8 +52,8 @@ def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally |
             return Garbled(f"it is larger than {limit} bytes")
         text = text_of(content, "answer")
         if isinstance(job, Score):
-            return from_text(text, ANSWERS)  # type: ignore[no-any-return]
-        return from_text(text, ANSWERS, weights=unpack_bases(parts_of(job), content), weight=1)  # type: ignore[no-any-return]
+            return from_text(text, ANSWERS)
+        return from_text(text, ANSWERS, weights=unpack_bases(parts_of(job), content), weight=1)
     except ValueError as error:
         return Garbled(str(error)[:200])
 
@@ -84,7 +84,8 @@ def unpack_bases(parts: Sequence[Part], content: RecordDict) -> Weights:
 
 def text_of(content: RecordDict, key: str) -> str:
     """A line of text that a message holds under this name."""
-    said: Any = content.config_records.get("about", {}).get(key)
+    about: Any = content.config_records.get("about") or {}
+    said = about.get(key)
     if not isinstance(said, str):
         raise ValueError(f"it holds no {key}")
     return said

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -35,7 +35,7 @@ def simulate(run: Callable[[Grid], Result], app: ClientApp, nodes: int, workers:
         results.append(run(grid))
 
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
-    backend = {
+    backend: Any = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"log_to_driver": False, **({} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers})},
     }
