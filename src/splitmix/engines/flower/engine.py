@@ -49,25 +49,18 @@ class FlowerEngine:
         sent = [i for i, node in enumerate(nodes) if node is not None]
         letters = (self._letter(weights, jobs[i], nodes[i]) for i in sent)
         replies = self.fleet.exchange(letters)
+        limit = 2 * sum(value.nbytes for value in weights.values()) + SPARE  # no honest answer is larger
         for i, job in enumerate(jobs):
             while i not in ready:
-                number, reply = next(replies)
-                ready[sent[number]] = reply
-            yield self._answer(weights, job, ready.pop(i))
+                number, found = next(replies)
+                ready[sent[number]] = found
+            reply = ready.pop(i)
+            yield Missing(job.client, reply) if isinstance(reply, str) else unpack_answer(job, reply, limit)
 
     def _letter(self, weights: Weights, job: Job, node: int | None) -> Letter:
         assert node is not None
-        content = pack_job(job, self._download(weights, job), self.settings)
+        content = pack_job(job, cut(self.net, self.layout, weights, parts_of(job)), self.settings)
         return Letter(node, "train" if isinstance(job, Train) else "evaluate", content, group(job))
-
-    def _answer(self, weights: Weights, job: Job, reply: RecordDict | str) -> Any:
-        if isinstance(reply, str):
-            return Missing(job.client, reply)
-        numbers = sum(value.nbytes for value in self._download(weights, job).values())
-        return unpack_answer(job, reply, 2 * numbers + SPARE)
-
-    def _download(self, weights: Weights, job: Job) -> Weights:
-        return cut(self.net, self.layout, weights, parts_of(job))
 
 
 def group(job: Job) -> str:

@@ -15,7 +15,7 @@ from splitmix.engines.flower.records import from_text, to_text
 
 JOBS = (Train, Score, Calibrate, Part, Plan, Question)
 ANSWERS = (Update, Tally, Part)
-SPARE = 1 << 20  # bytes that an answer may be larger than the download
+SPARE = 1 << 20  # bytes for names and shapes, in the largest answer
 
 
 @dataclass(frozen=True)
