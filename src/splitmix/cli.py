@@ -258,6 +258,7 @@ def cost(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence on standard error, and exit code 2."""
     import splitmix.cli_compare
+    import splitmix.cli_export
     import splitmix.cli_flower
     import splitmix.cli_lists
     import splitmix.cli_runtime
