@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -50,7 +50,7 @@ def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limi
         description="A trained model whose width and robustness are settings of every request.",
         docs_url=None,
         redoc_url=None,
-        lifespan=_closing(service),
+        lifespan=_lifespan(service),
     )
     app.add_middleware(Guard, limits=limits)
     app.add_middleware(Counting, metrics=service.metrics)
@@ -65,8 +65,9 @@ def _add_questions(app: FastAPI, service: Service, limits: Limits) -> None:
     @app.post("/api/predict", responses=ERRORS, openapi_extra=two_bodies())
     async def predict(request: Request) -> Answer:
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
+        asked = perf_counter()
         ask, decode = await read_question(request, limits.pixels)
-        return await service.run(lambda: service.answer(ask, decode(service.model.image)))
+        return await service.run(lambda: service.answer(ask, decode(service.model.image), asked))
 
 
 def _add_facts(app: FastAPI, service: Service, name: str) -> None:
@@ -125,9 +126,10 @@ def facts_of(model: Model) -> dict[str, Any]:
     }
 
 
-def _closing(service: Service) -> Any:
+def _lifespan(service: Service) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.warm_up()
         yield
         service.close()
 

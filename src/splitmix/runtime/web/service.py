@@ -48,18 +48,24 @@ class Service:
             self._under_way -= 1
             self.metrics.waiting.set(self._under_way)
 
+    async def warm_up(self) -> None:
+        """Use every width once, so that no visitor waits for what happens only the first time."""
+        blank = np.zeros(self.model.image, np.uint8)
+        for width in self.model.widths:
+            await self.run(self._verdict, blank, width, 0.0)
+
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def answer(self, ask: Ask, pixels: Pixels) -> Answer:
-        """The class of a picture at the dial that is asked for, and what it costs."""
+    def answer(self, ask: Ask, pixels: Pixels, asked: float) -> Answer:
+        """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock."""
         target = None if ask.label is None else self._class(ask.label)
         width = self.model.widths[-1] if ask.width is None else parse_width(ask.width)
         robust = 0.0 if ask.robust is None else ask.robust
         if ask.deadline_ms is None and ask.confidence is None:
             verdict = self._verdict(pixels, width, robust)
         else:
-            verdict, width = self._hurried(ask, pixels, width, robust)
+            verdict, width = self._hurried(ask, pixels, width, robust, asked)
         cost = self.model.manifest.cost(width)
         self.metrics.seconds.labels(width=str(width)).observe(verdict.milliseconds / 1e3)
         return Answer(
@@ -83,10 +89,13 @@ class Service:
         ]
         return self._said(shares.numpy(), votes, 1e3 * spent)
 
-    def _hurried(self, ask: Ask, pixels: Pixels, width: Width, robust: float) -> tuple[Verdict, Width]:
+    def _hurried(self, ask: Ask, pixels: Pixels, width: Width, robust: float, asked: float) -> tuple[Verdict, Width]:
         """As many bases as the deadline or the confidence wants; says which width they make up."""
+        left = None
+        if ask.deadline_ms is not None:  # waiting for a thread takes time as well
+            left = max(1e-3, ask.deadline_ms - 1e3 * (perf_counter() - asked))
         found = self.model.predict(
-            pixels[None], width=width, robust=robust, deadline_ms=ask.deadline_ms, confidence=ask.confidence
+            pixels[None], width=width, robust=robust, deadline_ms=left, confidence=ask.confidence
         )
         return self._said(found.probabilities[0], [], found.milliseconds), self.model.atom * int(found.bases[0])
 

@@ -2,7 +2,7 @@
 
 import { Pad, difference, fromFile, fromRgba, paint } from "./pad.js";
 import { setUpPlanner } from "./planner.js";
-import { element, makeBars, makeMaps, median, megabytes, percent, short, showVotes } from "./views.js";
+import { element, long, makeBars, makeMaps, median, megabytes, percent, short, showVotes } from "./views.js";
 
 const TIMES = 12; // a difference is shown this much stronger
 const PAUSE = 25; // milliseconds between two questions while a dial is moving
@@ -27,7 +27,10 @@ async function start() {
   setUpPlanner(at("plan"), at("found"), { send, setDials });
   const digits = model.classes.join("") === DIGITS && model.image.join() === "28,28,3";
   if (digits) await offerExamples();
-  else state.pad.clear();
+  else {
+    at("hint").textContent = "Draw here, or open a file";
+    state.pad.clear();
+  }
 }
 
 function describe(model) {
@@ -209,6 +212,7 @@ async function showAnswer(answer, picture) {
 
 function says(line, label, rest) {
   line.firstElementChild.textContent = label;
+  line.firstElementChild.className = long(label);
   line.lastElementChild.textContent = rest;
 }
 

@@ -1,6 +1,7 @@
 // What the page shows: bars, votes, costs and the accuracy of every dial.
 
 const NARROW = 1e-9;
+const MOST = 10; // bars
 
 export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)} %`;
 
@@ -21,38 +22,50 @@ export function element(tag, { text, ...rest } = {}, ...children) {
   return made;
 }
 
-/** A row for each class; returns a function that fills them. */
+/** A row for each class, or for the likeliest where there are many; returns a function that fills them. */
 export function makeBars(root, classes) {
-  const rows = classes.map((name) => {
+  const many = classes.length > MOST;
+  const rows = classes.slice(0, MOST).map(() => {
+    const [name, number] = [element("span", { className: "name" }), element("span", { className: "number" })];
     const [given, hit] = [element("i"), element("i", { className: "hit", hidden: true })];
-    const number = element("span", { className: "number" });
-    const row = element("div", { className: "bar" }, element("span", { text: name }), element("span", { className: "track" }, given, hit), number);
+    const row = element("div", { className: "bar" }, name, element("span", { className: "track" }, given, hit), number);
     root.append(row);
-    return { row, given, hit, number };
+    return { row, name, given, hit, number };
   });
+  root.style.setProperty("--name", `${Math.min(14, Math.max(...classes.map((name) => name.length)))}ch`);
   return (answer) => {
     const shown = answer.attacked ?? answer;
-    const best = shown.probabilities.indexOf(Math.max(...shown.probabilities));
-    rows.forEach(({ row, given, hit, number }, i) => {
-      given.style.width = percent(answer.probabilities[i]).replace(" ", "");
+    const order = classes.map((_, i) => i);
+    const likeliest = [...order].sort((a, b) => shown.probabilities[b] - shown.probabilities[a]);
+    const listed = (many ? likeliest : order).slice(0, MOST);
+    listed.forEach((place, i) => {
+      const { row, name, given, hit, number } = rows[i];
+      name.textContent = classes[place];
+      given.style.width = `${100 * answer.probabilities[place]}%`;
       hit.hidden = !answer.attacked;
-      if (answer.attacked) hit.style.width = percent(answer.attacked.probabilities[i]).replace(" ", "");
-      number.textContent = percent(shown.probabilities[i]);
+      if (answer.attacked) hit.style.width = `${100 * answer.attacked.probabilities[place]}%`;
+      number.textContent = percent(shown.probabilities[place]);
       number.classList.toggle("hit", Boolean(answer.attacked?.fooled));
-      row.classList.toggle("top", i === best);
+      row.classList.toggle("top", place === likeliest[0]);
     });
     root.setAttribute("aria-label", `Probability of each class${answer.attacked ? " under attack" : ""}: ` +
-      classes.map((name, i) => `${name} ${percent(shown.probabilities[i])}`).join(", "));
+      listed.map((place) => `${classes[place]} ${percent(shown.probabilities[place])}`).join(", "));
   };
 }
+
+/** The class of a word that needs smaller letters. */
+export const long = (label) => (label.length > 3 ? "long" : "");
 
 /** A tile for each base; those beyond the width are off. */
 export function showVotes(root, note, bases, answer) {
   const tiles = Array.from({ length: bases }, (_, i) => {
     const [vote, hit] = [answer.votes[i], answer.attacked?.votes[i]];
     if (!vote) return element("li", { className: "off" }, element("small", { text: `base ${i + 1}` }), element("b", { text: "·" }), element("small", { text: "off" }));
-    const tile = element("li", {}, element("small", { text: `base ${i + 1}` }), element("b", { text: vote.label }));
-    if (hit) tile.append(" → ", element("b", { text: hit.label, className: hit.label === answer.attacked.target ? "held" : "hit" }));
+    const tile = element("li", {}, element("small", { text: `base ${i + 1}` }), element("b", { text: vote.label, className: long(vote.label) }));
+    if (hit) {
+      const kept = hit.label === answer.attacked.target ? "held" : "hit";
+      tile.append(" → ", element("b", { text: hit.label, className: `${kept} ${long(hit.label)}` }));
+    }
     tile.append(element("small", { text: percent((hit ?? vote).probability, 0) }));
     return tile;
   });
