@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from splitmix.core.files import write_atomically
-from splitmix.engines.flower.local import Node, Site, launch, program, start_link, start_node, stop
+from splitmix.engines.flower.local import Node, Site, launch, launch_nodes, program, start_link, stop
 from splitmix.experiments.config import make_config
 from splitmix.experiments.costs import account_of, budget_costs
 from splitmix.experiments.setup import set_up
@@ -165,7 +165,7 @@ def federation(*, warm: bool = True) -> Iterator[tuple[Site, list[Proxy]]]:
         site = replace(site, nodes=tuple(Node(i, {"task": "mini", "budget": b}) for i, b in enumerate(BUDGETS)))
         for client, proxy in enumerate(proxies):
             if warm:
-                behind = start_node(replace(site, address=proxy.address), client)
+                behind = launch_nodes(replace(site, address=proxy.address), [client])
                 site = replace(behind, address=site.address)
             else:
                 about = f'partition-id={client} num-partitions=4 task="mini" budget="{BUDGETS[client]}"'

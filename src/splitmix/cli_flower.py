@@ -207,19 +207,13 @@ def node(
         Talk to the SuperLink without encryption.
     """
     need_flower()
-    from splitmix.engines.flower.local import free_port
-    from splitmix.engines.flower.warm import run_supernode
-    from splitmix.experiments.node import preload
+    from splitmix.experiments.node import Link, be_node
 
     check_encryption(root_certificates, insecure)
     given = {"budget": budget, "data": data, "loader": loader, "task": task, "data-root": data_root}
     config: dict[str, object] = {"partition-id": client, "num-partitions": clients}
     config |= {name: str(value) for name, value in given.items() if value is not None}
-    preload(config)
-    words = ["--superlink", superlink, "--node-config", node_config(config)]
-    words += ["--insecure"] if insecure else ["--root-certificates", str(root_certificates)]
-    words += ["--auth-supernode-private-key", str(key)] if key is not None else []
-    run_supernode(words, free_port())
+    be_node(config, Link(superlink, root_certificates, key))
 
 
 @dataclass(frozen=True)
@@ -306,12 +300,6 @@ def end(state: Path) -> None:
 
     with suppress(UserError):
         stop(state)
-
-
-def node_config(config: dict[str, object]) -> str:
-    """A node's configuration as Flower reads it: key=value, texts in quotes."""
-    quoted = {key: f'"{value}"' if isinstance(value, str) else str(value) for key, value in config.items()}
-    return " ".join(f"{key}={value}" for key, value in quoted.items())
 
 
 def need_flower() -> None:

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
 from splitmix.core.types import parse_width
@@ -91,11 +93,29 @@ def dealt(config: Config, name: str, root: Path | None) -> Task:
     return find_task(name, root=root, seed=config.seed, settings=settings)
 
 
-def preload(node: Node) -> None:
-    """Read a node's images before the first job asks for them."""
+@dataclass(frozen=True)
+class Link:
+    """How a node reaches the SuperLink; without certificates, the connection is not encrypted."""
+
+    address: str
+    root_certificates: Path | None = None
+    key: Path | None = None  # private, by which the SuperLink knows the node
+
+
+def be_node(node: Node, link: Link) -> None:
+    """Be a SuperNode with this configuration until a signal ends it; all is imported and read before the first job."""
+    from splitmix.engines.flower.local import free_port
+    from splitmix.engines.flower.warm import run_supernode
+
     check_node(node)
     if "task" not in node:
         domains_of(node)
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # the first one imports half of PyTorch
+    said = {key: f'"{value}"' if isinstance(value, str) else value for key, value in node.items()}
+    words = ["--superlink", link.address, "--node-config", " ".join(f"{key}={value}" for key, value in said.items())]
+    words += ["--root-certificates", str(link.root_certificates)] if link.root_certificates else ["--insecure"]
+    words += ["--auth-supernode-private-key", str(link.key)] if link.key else []
+    run_supernode(words, free_port())
 
 
 def domains_of(node: Node) -> tuple[Domain, ...]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -54,6 +54,9 @@ class Site:
     @property
     def clients(self) -> int:
         return len(self.nodes)
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / f"{name}.log"
 
     def key(self, client: int) -> Path:
         return self.path / "tls" / f"node-{client}"
@@ -113,10 +116,7 @@ def revive(site: Site) -> Site:
     alive = marked(site.path)
     if site.link not in alive:
         site = launch_link(site)
-    for node in site.nodes:
-        if node.pid not in alive:
-            site = start_node(site, node.client)
-    return site
+    return launch_nodes(site, [node.client for node in site.nodes if node.pid not in alive])
 
 
 def refuse_running(path: Path) -> None:
@@ -133,22 +133,18 @@ def start_nodes(site: Site, configs: Sequence[Mapping[str, str]]) -> Site:
         for client in range(len(configs)):
             flwr(site, "supernode", "register", str(make_node_key(site.key(client))), "local")
     site = replace(site, nodes=tuple(Node(client, config) for client, config in enumerate(configs)))
-    for client in range(len(configs)):
-        site = start_node(site, client)
-    return site
+    return launch_nodes(site, range(len(configs)))
 
 
-def start_node(site: Site, client: int) -> Site:
-    """Start the SuperNode of a client, or start it again."""
-    node = site.nodes[client]
-    words = ["flower", "node", "--superlink", site.address, "--client", str(client), "--clients", str(site.clients)]
-    words += [word for key, value in node.config.items() for word in (f"--{key}", value)]
-    words += (
-        ["--root-certificates", str(site.authority), "--key", str(site.key(client))] if site.tls else ["--insecure"]
-    )
-    pid = launch(site, f"node-{client}", [sys.executable, "-m", "splitmix", *words])
-    nodes = tuple(replace(node, pid=pid) if node.client == client else node for node in site.nodes)
-    site = replace(site, nodes=nodes)
+def launch_nodes(site: Site, clients: Iterable[int]) -> Site:
+    """Start the SuperNodes of these clients, or start them again."""
+    site.save()
+    command = [sys.executable, "-m", "splitmix.experiments.nursery", str(site.path), *map(str, clients)]
+    done = subprocess.run(command, env=environment(site), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"the nodes did not start: {' '.join(done.stderr.split())[-300:]}")
+    pids = {int(client): int(pid) for client, pid in map(str.split, done.stdout.splitlines())}
+    site = replace(site, nodes=tuple(replace(node, pid=pids.get(node.client, node.pid)) for node in site.nodes))
     site.save()
     return site
 
@@ -197,9 +193,8 @@ def reap(pids: set[int]) -> None:
 
 def launch(site: Site, name: str, command: Sequence[str]) -> int:
     """Start a process that outlives us, in a group of its own, with a log."""
-    logs = site.path / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / f"{name}.log").open("ab") as log:
+    site.log(name).parent.mkdir(parents=True, exist_ok=True)
+    with site.log(name).open("ab") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -260,7 +255,7 @@ def wait_for(site: Site) -> None:
         if site.link not in marked(site.path):
             break
         sleep(0.2)
-    log = site.path / "logs" / "superlink.log"
+    log = site.log("superlink")
     lines = log.read_text(errors="replace").splitlines()[-3:]
     raise UserError(f"the SuperLink did not start: {' '.join(lines)[-300:]} (see {log})")
 
