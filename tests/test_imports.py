@@ -23,12 +23,13 @@ BELOW = {  # what each layer may import of this package, besides itself
 OUTSIDE = {  # what else, besides the standard library; layers that are not listed are free
     "core": {"torch", "numpy"},
     "nets": {"torch"},
-    "attacks": {"torch"},
+    "attacks": {"torch", "pyautoattack"},
     "methods": {"torch", "numpy"},
 }
 EXCLUSIVE = {  # the only files that may import a package
     "cyclopts": ["cli.py", "cli_*.py"],
     "flwr": ["engines/flower/*.py"],
+    "pyautoattack": ["attacks/ensemble.py"],
 }
 
 
