@@ -44,11 +44,16 @@ def lines(found: Mapping[str, Any], compared: Path, tuned: Path) -> Iterator[str
     yield found["command"]
     yield "```\n"
     yield (compared / "table.md").read_text().strip() + "\n"
+    yield "The ms were measured while the computer did other work too: they compare widths, not computers. In the order of"
+    yield "clients weak budgets and domains coincide, which is hard on methods that slice one net: the domains of weak"
+    yield "clients never train the outer slices.\n"
     yield "## Where Split-Mix wins and loses\n"
     yield from standing(values)
     yield "\n## Does SHeteroFL fall at full width when every client counts once?\n"
     yield from fall(values)
     yield "\n## The search behind it\n"
+    seeds = ", ".join(map(str, tuning["seeds"]))
+    yield f"Each method got the same {len(tuning['rates'])} rates, {tuning['rounds']} rounds each, seed {seeds}.\n"
     yield tuning_table(tuning).to_markdown().strip()
 
 
