@@ -44,8 +44,8 @@ def lines(found: Mapping[str, Any], compared: Path, tuned: Path) -> Iterator[str
     yield found["command"]
     yield "```\n"
     yield (compared / "table.md").read_text().strip() + "\n"
-    yield "The ms were measured while the computer did other work too: they compare widths, not computers. In the order of"
-    yield "clients weak budgets and domains coincide, which is hard on methods that slice one net: the domains of weak"
+    yield "The ms were measured while the computer did other work too: they compare widths, not computers. In order,"
+    yield "weak budgets and domains coincide, which is hard on methods that slice one net: the domains of weak"
     yield "clients never train the outer slices.\n"
     yield "## Where Split-Mix wins and loses\n"
     yield from standing(values)
