@@ -82,16 +82,16 @@ class Attendance:
 class Door:
     """Checks the answers of one round, one at a time, and notes who came.
 
-    A client may move a base `clip` times as far as was usual in the round before, or further in proportion if it took
-    more steps than usual. Usual is the median over clients of how far a number moved (root mean square), parameters
-    and norm statistics apart. While nothing is usual yet, a base may move by `clip` times its own size.
+    Who moves a base more than `clip` times as far as usual is brought back to what is usual: the median, over the
+    clients of the round before, of how far a number moved (root mean square), parameters and norm statistics apart;
+    in proportion more for a client that takes more steps. While nothing is usual yet, the size of the base itself.
     """
 
     net: Net
     layout: Layout
     weights: Weights
     cohort: Sequence[Profile]
-    clip: float = 0.0  # 0: any distance will do
+    clip: float = 0.0  # 0: any distance is fine
     usual: Usual = field(default_factory=dict)
     seen: Attendance = field(init=False)
     votes: dict[str, list[float]] = field(default_factory=dict, init=False)  # of each client, for what is usual
@@ -136,12 +136,14 @@ class Door:
         weights, votes = dict(update.weights), {"steps": float(steps)}
         for kind, names in self._kinds(parts[0].width, old).items():
             change = {name: weights[name] - old[name] for name in names}
-            far, bound = root_mean_square(change), self._bound(kind, {name: old[name] for name in names}, steps)
+            far, usual = root_mean_square(change), self._usual(kind, {name: old[name] for name in names}, steps)
             if not far.isfinite().all():
                 return "size", "its change is too large to be measured"
+            bound = usual * (self.clip or math.inf)
             votes[kind] = float(torch.minimum(far, bound).square().mean().sqrt())
-            if (far > bound).any():
-                weights |= {name: _shrunk(weights[name], old[name], change[name], bound / far) for name in names}
+            keep = torch.where(far > bound, usual / far, 1.0)
+            if (keep < 1).any():
+                weights |= {name: _shrunk(weights[name], old[name], change[name], keep) for name in names}
         for kind, vote in votes.items():
             self.votes.setdefault(kind, []).append(vote)
         if any(weights[name] is not value for name, value in update.weights.items()):
@@ -155,13 +157,12 @@ class Door:
             kinds.setdefault("statistics" if name in statistics else "parameters", []).append(name)
         return kinds
 
-    def _bound(self, kind: str, old: Weights, steps: int) -> Tensor:
-        """How far a number of each base may move."""
+    def _usual(self, kind: str, old: Weights, steps: int) -> Tensor:
+        """How far a number of each base usually moves in so many steps."""
         size, usual = root_mean_square(old), self.usual.get(kind, 0.0)
         if usual > 0:
             size = torch.full_like(size, usual * max(1.0, steps / self.usual["steps"]))
-        bound = size * (self.clip or math.inf)
-        return torch.where(bound > 0, bound, math.inf)  # of a base that is all zeros, nothing is known
+        return torch.where(size > 0, size, math.inf)  # of a base that is all zeros, nothing is known
 
 
 def misfit(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
@@ -232,7 +233,7 @@ def root_mean_square(entries: Weights) -> Tensor:
 def size_of(weights: Any) -> int:
     """Bytes of all tensors."""
     values = weights.values() if isinstance(weights, Mapping) else ()
-    return sum(value.nbytes for value in values if isinstance(value, Tensor))
+    return sum(value.numel() * value.itemsize for value in values if isinstance(value, Tensor))
 
 
 def _shrunk(value: Tensor, old: Tensor, change: Tensor, keep: Tensor) -> Tensor:
