@@ -14,8 +14,8 @@ from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 from splitmix.core.types import Width, parse_dial
 from splitmix.runtime.model import Model, WidthLike, bases_of
-from splitmix.runtime.onnx_file import Array, Onnx, Run
-from splitmix.runtime.plain import plain_graph
+from splitmix.runtime.onnx_file import Onnx
+from splitmix.runtime.plain import Array, Run, plain_graph
 from splitmix.runtime.pte_file import Pte
 
 DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)  # where a file with a dial is checked

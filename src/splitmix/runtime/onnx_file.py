@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional as F
 
 from splitmix.core.errors import UserError
-from splitmix.runtime.plain import Dial, Fixed, Scale, Side
+from splitmix.runtime.plain import Array, Dial, Fixed, Run, Scale, Side
 
-Array = NDArray[np.float32]
-Run = Callable[[Array, float], Array]  # images and a dial to logits
 OPSET, IR = 17, 8  # of 2022: nothing newer is needed, and older runtimes read it too
 
 
@@ -30,7 +27,25 @@ class Onnx:
         Its inputs are those of the graph: `x`, any number of images, and `robust` if it has a dial; its output is
         `logits`.
         """
-        return to_onnx(graph, image, about)
+        from onnx import TensorProto, checker, helper
+
+        writer = _Writer(graph)
+        classes = writer.write(image)
+        shapes: dict[Any, list[str | int | None]] = {"x": ["batch", *image], "robust": [1]}
+        inputs = [node.target for node in graph.graph.find_nodes(op="placeholder")]
+        made = helper.make_graph(
+            writer.nodes,
+            "splitmix",
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in inputs],
+            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
+            writer.tensors,
+        )
+        opsets = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(made, opset_imports=opsets, ir_version=IR, producer_name="splitmix")
+        helper.set_model_props(model, dict(about))
+        checker.check_model(model, full_check=True)
+        data: bytes = model.SerializeToString()
+        return data
 
     def open(self, data: bytes) -> Run:
         """The file at work: logits of images at a dial."""
@@ -47,28 +62,6 @@ class Onnx:
             return logits
 
         return run
-
-
-def to_onnx(module: fx.GraphModule, image: Sequence[int], about: Mapping[str, str]) -> bytes:
-    from onnx import TensorProto, checker, helper
-
-    writer = _Writer(module)
-    classes = writer.write(image)
-    shapes: dict[Any, list[str | int | None]] = {"x": ["batch", *image], "robust": [1]}
-    inputs = [node.target for node in module.graph.find_nodes(op="placeholder")]
-    graph = helper.make_graph(
-        writer.nodes,
-        "splitmix",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in inputs],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
-        writer.tensors,
-    )
-    opsets = [helper.make_opsetid("", OPSET)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="splitmix")
-    helper.set_model_props(model, dict(about))
-    checker.check_model(model, full_check=True)
-    data: bytes = model.SerializeToString()
-    return data
 
 
 class _Writer:

@@ -4,18 +4,22 @@ Bases lie side by side in grouped convolutions, norms are affine maps, and the m
 linear: mean_i(W_i h_i + b_i) is one linear of all features, with the weights (W_1 ... W_k)/k.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from splitmix.nets.layers import Conv, Linear
 from splitmix.runtime.mix import Blend, Mix
 
+Array = NDArray[np.float32]
+Run = Callable[[Array, float], Array]  # a file at work: images and a dial to logits
 ALL = slice(None)
 
 

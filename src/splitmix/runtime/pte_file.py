@@ -7,8 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import fx
 
-from splitmix.runtime.onnx_file import Array, Run
-from splitmix.runtime.plain import has_dial
+from splitmix.runtime.plain import Array, Run, has_dial
 
 
 class Pte:
