@@ -1,0 +1,204 @@
+"""Which dial to set: the best one that keeps to limits on time, memory, work and accuracy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.net import Build
+from splitmix.core.types import Width
+from splitmix.nets.cost import Image, cost, training_bytes
+from splitmix.runtime.model import Dial, Model
+from splitmix.runtime.probe import Measured, probe
+
+PREFERENCES = ("clean", "robust", "latency")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device can afford and a user expects; None is no limit."""
+
+    max_ms: float | None = None  # of one image
+    max_mb: float | None = None  # memory: weights, and what lives while one image runs
+    max_macs: float | None = None  # of one image
+    min_clean: float | None = None  # accuracy, from 0 to 1: the lower end of its interval
+    min_robust: float | None = None  # the same under the bundle's attack
+
+    def __post_init__(self) -> None:
+        for name, value in self.given().items():
+            top = 1 if name.startswith("min_") else math.inf
+            if (
+                not isinstance(value, int | float)
+                or isinstance(value, bool)
+                or not 0 <= value <= top
+                or value == math.inf
+            ):
+                allowed = "a share from 0 to 1" if top == 1 else "a number from 0 up"
+                raise UserError(f"{name} {value!r} is no limit; give {allowed}")
+
+    def given(self) -> dict[str, float]:
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A dial, and what is known of it: accuracies are the lower ends of their intervals."""
+
+    width: Width
+    robust: float
+    bases: int
+    clean: float
+    attacked: float | None
+    ms: float
+    mb: float
+    macs: int
+    parameters: int
+
+    @property
+    def dial(self) -> Dial:
+        return Dial(self.width, self.robust)
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "width": str(self.width)}
+
+    def value(self, limit: str) -> float:
+        """What a limit is compared with; an accuracy that nobody measured promises nothing."""
+        known = {"ms": self.ms, "mb": self.mb, "macs": self.macs, "clean": self.clean, "robust": self.attacked or 0.0}
+        return known[limit.partition("_")[2]]
+
+    def excess(self, limit: str, bound: float) -> float:
+        """By which share of it a limit is missed; 0 or less if it is kept."""
+        over = self.value(limit) - bound if limit.startswith("max_") else bound - self.value(limit)
+        return over / max(bound, 1e-9)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The dial to set. If nothing keeps all limits, the nearest to it, and what each limit would have to be."""
+
+    option: Option
+    fits: bool
+    binding: tuple[str, ...]  # limits without which another dial would be better, or that are missed
+    relax: dict[str, float]  # limits that are missed, and what to set them to
+    options: tuple[Option, ...]  # all that was looked at
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "fits": self.fits,
+            "option": self.option.record(),
+            "binding": list(self.binding),
+            "relax": self.relax,
+            "options": [option.record() for option in self.options],
+        }
+
+    def __str__(self) -> str:
+        """The dial, what it promises, and which limits decided."""
+        chosen = self.option
+        robust = "" if chosen.attacked is None else f", {chosen.attacked:.1%} under attack"
+        said = (
+            f"width {chosen.width}, robust {chosen.robust:g}: at least {chosen.clean:.1%} clean{robust}, "
+            f"{chosen.ms:.2f} ms, {chosen.mb:.2f} MB, {chosen.macs / 1e6:.2f}M MACs"
+        )
+        if self.fits:
+            why = f"; what binds is {' and '.join(map(flag, self.binding))}" if self.binding else "; no limit binds"
+            return said + why
+        asked = " and ".join(f"{flag(name)} {_shown(name, value)}" for name, value in self.relax.items())
+        return f"nothing keeps to these limits; the nearest is {said}; to allow it, relax to {asked}"
+
+
+def plan(model: Model, limits: Limits, *, prefer: str = "clean", measured: Sequence[Measured] | None = None) -> Plan:
+    """The best dial within the limits, from the bundle's measured table and from what this device needs for it."""
+    if prefer not in PREFERENCES:
+        raise unknown("preference", prefer, PREFERENCES)
+    options = all_options(model, measured or probe(model))
+    if (limits.min_robust is not None or prefer == "robust") and all(o.attacked is None for o in options):
+        raise UserError(
+            "this bundle was never measured under attack; measure the run with splitmix eval RUN --robust ... "
+            "--attack ... and bundle it again"
+        )
+    bounds = limits.given()
+    best = _best(options, bounds, prefer)
+    if best is not None:
+        without = {name: {key: bounds[key] for key in bounds if key != name} for name in bounds}
+        binding = tuple(name for name, fewer in without.items() if _best(options, fewer, prefer) != best)
+        return Plan(best, True, binding, {}, options)
+    nearest = min(options, key=lambda o: (_missed(o, bounds), _rank(o, prefer)))
+    missed = [name for name, bound in bounds.items() if nearest.excess(name, bound) > 0]
+    return Plan(nearest, False, tuple(missed), {name: _rounded(name, nearest.value(name)) for name in missed}, options)
+
+
+def all_options(model: Model, measured: Sequence[Measured]) -> tuple[Option, ...]:
+    """Every dial of the bundle's table whose bases are here."""
+    costs, times = model.manifest.costs, {row.width: row for row in measured}
+    options = []
+    for row in model.manifest.table.rows:
+        width = Width(row.width)
+        if width not in times:
+            continue
+        priced, here = costs[int(width / model.atom) - 1], times[width]
+        clean = row.clean if row.clean_low is None else row.clean_low
+        attacked = row.attacked if row.attacked_low is None else row.attacked_low
+        dear = (here.ms, here.mb, priced.macs, priced.parameters)
+        options.append(Option(width, row.robust, priced.bases, clean, attacked, *dear))
+    if not options:
+        raise UserError(
+            "the bundle has no measured accuracy for the widths that are here; measure the run and bundle it"
+        )
+    return tuple(options)
+
+
+def bases_that_fit(build: Build, atom: Width, image: Image, *, max_mb: float, batch: int = 32) -> int:
+    """How many bases a client can train at once in so much memory; see `training_bytes` for what is counted."""
+    one = cost(build, atom, image)
+    count = 0
+    while count < int(1 / atom):
+        more = one * (count + 1)
+        if training_bytes(more.parameters, more.activations, batch) > 1e6 * max_mb:
+            break
+        count += 1
+    return count
+
+
+def flag(limit: str) -> str:
+    """A limit as it is given on the command line.
+
+    >>> flag("max_ms")
+    '--max-ms'
+    """
+    return f"--{limit.replace('_', '-')}"
+
+
+def _best(options: Sequence[Option], bounds: dict[str, float], prefer: str) -> Option | None:
+    fitting = [o for o in options if all(o.excess(name, bound) <= 0 for name, bound in bounds.items())]
+    return min(fitting, key=lambda o: _rank(o, prefer), default=None)
+
+
+def _rank(option: Option, prefer: str) -> tuple[Any, ...]:
+    """Smaller is better: what is preferred, then the other accuracy, then the time."""
+    clean, robust = -option.clean, -(option.attacked or 0.0)
+    orders = {
+        "clean": (clean, robust, option.bases),
+        "robust": (robust, clean, option.bases),
+        "latency": (option.bases, clean, robust),
+    }
+    return (*orders[prefer], option.robust)
+
+
+def _missed(option: Option, bounds: dict[str, float]) -> float:
+    return sum(max(0.0, option.excess(name, bound)) for name, bound in bounds.items())
+
+
+def _rounded(limit: str, value: float) -> float:
+    """A limit that the value keeps, with three digits."""
+    if not value:
+        return 0.0
+    scale = 10 ** (math.floor(math.log10(value)) - 2)
+    towards = math.ceil if limit.startswith("max_") else math.floor
+    return float(f"{towards(value / scale) * scale:.6g}")
+
+
+def _shown(limit: str, value: float) -> str:
+    return f"{value:.3g}" if value < 1e6 else f"{value:.0f}"
