@@ -73,7 +73,7 @@ def _make(name: str, way: Way, root: Path, tell: Tell) -> None:
     write_atomically(target.with_suffix(".json"), json.dumps(record, indent=1).encode())
     odd = [entry["path"] for entry in used if entry.get("as_published") is False]
     if odd:
-        tell(f"note: {', '.join(odd)} differs from what is published; the record beside {name} has its checksum")
+        tell(f"note: not as published, by checksum: {', '.join(odd)}; the record beside {name} has what they are")
     tell(f"made {name}; terms of use: {way.terms}")
 
 

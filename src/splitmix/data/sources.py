@@ -139,7 +139,7 @@ PACS = (Original("pacs", "https://dali-dl.github.io/project_iccv2017.html (unpac
 
 TERMS = {
     "mnist": "no licence stated by the authors; often cited as CC BY-SA 3.0",
-    "usps": "no licence stated; collected from US mail, used for research since 1989",
+    "usps": "no licence stated",
     "svhn": "for non-commercial use only (its authors' page)",
     "synthdigits": "no licence on the author's page; a public copy says CC BY 4.0",
     "mnist_m": "no licence stated; made from MNIST and photographs of BSDS500 (research use)",
