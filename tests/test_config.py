@@ -1,12 +1,24 @@
 """Configs: read from TOML and `key=value`, checked as a whole, written back, hashed."""
 
+import hashlib
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitmix.core.errors import UserError
-from splitmix.experiments.config import Config, make_config, parse_override, read_config, read_toml, to_toml
+from splitmix.experiments.config import (
+    FREE,
+    LATER,
+    Config,
+    make_config,
+    parse_override,
+    read_config,
+    read_toml,
+    to_toml,
+)
 
 OTHER = {  # a value for each key that differs from its default
     "task": "digits",
@@ -28,6 +40,10 @@ OTHER = {  # a value for each key that differs from its default
     "momentum": 0.5,
     "weight_decay": 0.0,
     "cohort": 3,
+    "min_share": 0.9,
+    "repeats": 0,
+    "min_updates": 2,
+    "clip": 0.0,
     "clients": 4,
     "partition": {"name": "classes", "k": 3},
     "val_ratio": 0.5,
@@ -186,13 +202,20 @@ def test_every_key_has_another_value_here():
     assert OTHER.keys() == Config.model_fields.keys()
 
 
-@pytest.mark.parametrize("key", [key for key in OTHER if key != "checkpoint_every"])
+@pytest.mark.parametrize("key", [key for key in OTHER if key not in FREE])
 def test_the_hash_changes_with_every_key_that_decides_the_result(key):
     assert Config(**{key: OTHER[key]}).digest() != Config().digest()
 
 
-def test_the_hash_does_not_change_with_the_frequency_of_checkpoints():
-    assert Config(checkpoint_every=1).digest() == Config().digest()
+@pytest.mark.parametrize("key", sorted(FREE))
+def test_the_hash_does_not_change_with_how_a_run_is_kept_going(key):
+    assert Config(**{key: OTHER[key]}).digest() == Config().digest()
+
+
+def test_keys_that_came_later_leave_the_hash_of_older_runs():
+    assert {key: Config.model_fields[key].default for key in LATER} == LATER
+    older = Config().model_dump(mode="json", exclude=FREE | LATER.keys())
+    assert Config().digest() == hashlib.sha256(json.dumps(older, sort_keys=True).encode()).hexdigest()
 
 
 def test_a_task_brings_its_own_defaults_which_give_way():

@@ -48,6 +48,10 @@ class Config(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1, description="of the local SGD")
     weight_decay: float = Field(5e-4, ge=0, description="of the local SGD")
     cohort: int | None = Field(None, ge=1, description="clients per round; default: all")
+    min_share: float = Field(0.5, ge=0, le=1, description="of a round's clients must answer, else it is repeated")
+    repeats: int = Field(2, ge=0, description="of one round, before the run is given up")
+    min_updates: int = Field(1, ge=1, description="a base that gets fewer in a round keeps its value")
+    clip: float = Field(5.0, ge=0, description="updates that go so many times as far as usual are shortened; 0: never")
     clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
     partition: Setting | None = Field(
         None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}"
@@ -80,10 +84,15 @@ class Config(BaseModel):
 
     def digest(self) -> str:
         """A hash of all that decides the result; how often it is checkpointed does not."""
-        deciding = self.model_dump(mode="json", exclude={"checkpoint_every"})
+        deciding = self.model_dump(mode="json", exclude=FREE)
+        for key, value in LATER.items():
+            if deciding[key] == value:
+                del deciding[key]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
+FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
+LATER = {"min_updates": 1, "clip": 5.0}  # runs older than these keys are what they are with these values
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")

@@ -116,7 +116,19 @@ def federation(config: Config) -> Federation:
     }
     schedule = SCHEDULES[config.schedule](**options.get(config.schedule, {}))  # type: ignore[arg-type]
     plan = Plan(config.lr, config.epochs, config.batch, config.momentum, config.weight_decay)
-    return Federation(config.rounds, plan, schedule, config.cohort, config.seed, config.norm == "local")
+    return Federation(
+        config.rounds,
+        plan,
+        schedule,
+        config.cohort,
+        config.seed,
+        config.norm == "local",
+        run=config.digest()[:16],
+        clip=config.clip,
+        min_share=config.min_share,
+        repeats=config.repeats,
+        min_updates=config.min_updates,
+    )
 
 
 def check_validation(norm: str, task: Task) -> None:
