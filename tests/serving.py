@@ -1,11 +1,14 @@
 """A server for the tests: the real one, in a thread, on a free port of this machine."""
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import httpx
 
@@ -21,6 +24,11 @@ OPEN = Limits(rate=0)  # no limit on requests a second: tests come often
 @contextmanager
 def serving(bundle: Path, limits: Limits = OPEN, *, steps: int = 4) -> Iterator[str]:
     """The address of a server of a bundle, which stops at the end."""
+    with TemporaryDirectory() as cache, patch.dict(os.environ, SPLITMIX_CACHE=cache):
+        yield from _serve(bundle, limits, steps)
+
+
+def _serve(bundle: Path, limits: Limits, steps: int) -> Iterator[str]:
     started = threading.Event()
     app = make_app(Model.load(bundle), name="test", attack=PGD(steps=steps), limits=limits)
     with bind("127.0.0.1", 0) as listening:

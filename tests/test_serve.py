@@ -157,6 +157,33 @@ def test_a_model_without_the_robustness_dial_says_so(tmp_path):
     assert "no robustness dial" in refused.json()["error"]
 
 
+# --- plans ---
+
+
+def test_a_plan_keeps_to_its_limits_however_it_is_asked_for(server, model):
+    limits = {"max_macs": 5e6, "min_clean": 0.5, "prefer": "robust"}
+    said = httpx.get(f"{server}/api/plan", params=limits, timeout=120).json()
+    assert httpx.post(f"{server}/api/plan", json=limits, timeout=120).json() == said
+    assert said["fits"]
+    assert said["binding"] == ["max_macs"]
+    assert (said["option"]["width"], said["option"]["robust"]) == ("1/2", 1.0)
+    assert said["option"]["macs"] == model.manifest.costs[3].macs <= 5e6
+    assert said["option"]["ms"] > 0
+
+
+def test_a_plan_that_cannot_be_says_what_to_relax(server):
+    said = httpx.post(f"{server}/api/plan", json={"min_clean": 0.999}, timeout=120).json()
+    assert not said["fits"]
+    assert said["option"]["clean"] >= said["relax"]["min_clean"] > 0.8
+
+
+@pytest.mark.parametrize("limits", [{"max_ms": "nan"}, {"max_ms": -1}, {"min_clean": 2}, {"prefer": "luck"}, {"x": 1}])
+def test_limits_that_cannot_be_are_one_sentence(alive, limits):
+    for refused in (httpx.get(f"{alive}/api/plan", params=limits), httpx.post(f"{alive}/api/plan", json=limits)):
+        assert refused.status_code == 422
+        assert next(iter(limits)) in refused.json()["error"]
+
+
 # --- what cannot be ---
 
 

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -21,8 +21,8 @@ from splitmix.runtime.web.describe import page_of
 from splitmix.runtime.web.limits import Guard, Limits
 from splitmix.runtime.web.metrics import Counting
 from splitmix.runtime.web.pictures import TooManyPixelsError, UnreadableError
-from splitmix.runtime.web.questions import read_question, two_bodies
-from splitmix.runtime.web.schemas import Answer, Error, sentence
+from splitmix.runtime.web.questions import bodies, form_schema, read_json, read_question
+from splitmix.runtime.web.schemas import Answer, AskPixels, Error, Planned, Wish, read_record, sentence
 from splitmix.runtime.web.service import BusyError, Service
 
 STATIC = Path(__file__).parent / "static"
@@ -62,12 +62,24 @@ def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limi
 
 
 def _add_questions(app: FastAPI, service: Service, limits: Limits) -> None:
-    @app.post("/api/predict", responses=ERRORS, openapi_extra=two_bodies())
+    @app.post(
+        "/api/predict", responses=ERRORS, openapi_extra=bodies(json=AskPixels.model_json_schema(), form=form_schema())
+    )
     async def predict(request: Request) -> Answer:
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
         asked = perf_counter()
         ask, decode = await read_question(request, limits.pixels)
         return await service.run(lambda: service.answer(ask, decode(service.model.image), asked))
+
+    @app.get("/api/plan", responses=ERRORS)
+    async def plan(wish: Annotated[Wish, Query()]) -> Planned:
+        """The best dial within limits on time, memory, work and accuracy."""
+        return await service.plan(wish)
+
+    @app.post("/api/plan", responses=ERRORS, openapi_extra=bodies(json=Wish.model_json_schema()))
+    async def plan_by_json(request: Request) -> Planned:
+        """The same, with the limits in JSON."""
+        return await service.plan(read_record(Wish, await read_json(request)))
 
 
 def _add_facts(app: FastAPI, service: Service, name: str) -> None:

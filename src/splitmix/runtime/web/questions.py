@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import Request
-from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -14,7 +13,6 @@ from splitmix.runtime.web.pictures import Pixels, from_file, from_pixels
 from splitmix.runtime.web.schemas import Ask, AskPixels, read_record
 
 Decode = Callable[[tuple[int, ...]], Pixels]  # the shape of the model's images -> the picture; takes a moment
-ANY_PIXELS = "rows of pixels, each a list of whole numbers from 0 to 255"
 
 
 async def read_question(request: Request, most_pixels: int) -> tuple[Ask, Decode]:
@@ -43,20 +41,15 @@ async def read_json(request: Request) -> Any:
         raise HTTPException(400, f"the body is no JSON: {str(error)[:100]}") from None
 
 
-def two_bodies() -> dict[str, Any]:
-    """The body of a question in the words of OpenAPI: it may come in two kinds."""
-    form = _schema(Ask)
-    form["properties"] = {"image": {"type": "string", "format": "binary", "description": "a file"}} | form["properties"]
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": _schema(AskPixels)},
-                "multipart/form-data": {"schema": {**form, "required": ["image"]}},
-            },
-        }
-    }
+def bodies(**kinds: dict[str, Any]) -> dict[str, Any]:
+    """A body that we read ourselves, in the words of OpenAPI: its schema as JSON, and as a form if it may be one."""
+    names = {"json": "application/json", "form": "multipart/form-data"}
+    content = {names[kind]: {"schema": schema} for kind, schema in kinds.items()}
+    return {"requestBody": {"required": True, "content": content}}
 
 
-def _schema(record: type[BaseModel]) -> dict[str, Any]:
-    return record.model_json_schema()
+def form_schema() -> dict[str, Any]:
+    """A question whose picture is a file."""
+    schema = Ask.model_json_schema()
+    file = {"type": "string", "format": "binary", "description": "a file (in a form)"}
+    return {**schema, "properties": {"image": file, **schema["properties"]}, "required": ["image"]}

@@ -80,19 +80,40 @@ class Error(BaseModel):
     error: str
 
 
-class Limit(BaseModel):
+class Wish(BaseModel):
     """What a dial must keep to; what is left out is no limit."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    max_ms: float | None = Field(None, gt=0, description="milliseconds for one picture, measured on this machine")
-    max_mb: float | None = Field(None, gt=0, description="megabytes of weights")
-    max_macs: float | None = Field(None, gt=0, description="multiplications")
+    max_ms: float | None = Field(None, ge=0, description="milliseconds for one picture, measured on this machine")
+    max_mb: float | None = Field(None, ge=0, description="megabytes of memory, measured on this machine")
+    max_macs: float | None = Field(None, ge=0, description="multiplications")
     min_clean: float | None = Field(None, ge=0, le=1, description="accuracy on pictures as they are")
     min_robust: float | None = Field(None, ge=0, le=1, description="accuracy under attack")
-    prefer: Literal["clean", "robust", "latency"] | None = Field(
-        None, description="what to be best at within the limits"
-    )
+    prefer: Literal["clean", "robust", "latency"] = Field("clean", description="what to be best at within the limits")
+
+
+class Found(BaseModel):
+    """A dial and what it promises: accuracies are the lower ends of what was measured."""
+
+    width: str
+    robust: float
+    bases: int
+    clean: float
+    attacked: float | None
+    ms: float
+    mb: float
+    macs: int
+    parameters: int
+
+
+class Planned(BaseModel):
+    """The best dial within the limits; if none keeps to them, the nearest."""
+
+    fits: bool = Field(description="whether the dial keeps to all limits")
+    option: Found = Field(description="the dial, and what it promises")
+    binding: list[str] = Field(description="limits that decided, or that are missed")
+    relax: dict[str, float] = Field(description="what the missed limits would have to be")
 
 
 def read_record(kind: type[BaseModel], given: Any) -> Any:

@@ -15,10 +15,13 @@ from splitmix.core.errors import UserError
 from splitmix.core.types import Width, parse_width
 from splitmix.runtime.images import to_net
 from splitmix.runtime.model import Model
+from splitmix.runtime.plan import Limits as Bounds
+from splitmix.runtime.plan import plan
+from splitmix.runtime.probe import probe
 from splitmix.runtime.web.limits import Limits
 from splitmix.runtime.web.metrics import Metrics
 from splitmix.runtime.web.pictures import Pixels, to_png
-from splitmix.runtime.web.schemas import Answer, Ask, Attacked, Verdict, Vote
+from splitmix.runtime.web.schemas import Answer, Ask, Attacked, Found, Planned, Verdict, Vote, Wish
 
 Result = TypeVar("Result")
 
@@ -35,6 +38,7 @@ class Service:
         # one thread for each prediction: small nets do not get faster by more, and answers repeat to the bit
         self._pool = ThreadPoolExecutor(limits.threads, "predict", initializer=torch.set_num_threads, initargs=(1,))
         self._under_way = 0
+        self._probing = asyncio.Lock()
 
     async def run(self, work: Callable[..., Result], *given: Any) -> Result:
         """Run work in one of the threads, or refuse it if too much is waiting."""
@@ -56,6 +60,15 @@ class Service:
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def plan(self, wish: Wish) -> Planned:
+        """The best dial within limits; this machine is measured once, by whoever asks first."""
+        async with self._probing:
+            measured = await self.run(probe, self.model)
+        bounds = Bounds(**wish.model_dump(exclude={"prefer"}))
+        found = plan(self.model, bounds, prefer=wish.prefer, measured=measured)
+        option = Found(**found.option.record())
+        return Planned(fits=found.fits, option=option, binding=list(found.binding), relax=found.relax)
 
     def answer(self, ask: Ask, pixels: Pixels, asked: float) -> Answer:
         """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock."""
