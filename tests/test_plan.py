@@ -54,12 +54,12 @@ def dial(found):
         ("robust", {}, ("1/4", 1.0), ()),
         ("latency", {}, ("1/16", 0.0), ()),
         ("clean", {"max_ms": 2}, ("1/8", 0.0), ("max_ms",)),
-        ("clean", {"max_ms": 2.9, "max_mb": 2}, ("1/8", 0.0), ()),  # either alone would do the same
+        ("clean", {"max_ms": 2.9, "max_mb": 2}, ("1/8", 0.0), ("max_ms", "max_mb")),  # either alone would do the same
         ("clean", {"max_ms": 3, "max_mb": 2}, ("1/8", 0.0), ("max_mb",)),
         ("clean", {"min_robust": 0.3}, ("1/4", 0.5), ("min_robust",)),
         ("robust", {"min_clean": 0.75}, ("1/4", 0.5), ("min_clean",)),
         ("latency", {"min_clean": 0.75}, ("3/16", 0.0), ("min_clean",)),
-        ("latency", {"min_clean": 0.6, "min_robust": 0.2}, ("1/16", 0.2), ("min_clean", "min_robust")[1:]),
+        ("latency", {"min_clean": 0.6, "min_robust": 0.19}, ("1/8", 0.2), ("min_clean", "min_robust")),
         ("clean", {"max_ms": 100, "min_clean": 0.1}, ("1/4", 0.0), ()),
     ],
 )

@@ -122,8 +122,9 @@ def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> Non
         *(Column("mb", "MB", two_digits), Column("macs", "MACs", human)),
     ]
     threads = probing.device()["threads"]
+    on = f"{threads} {'thread' if threads == 1 else 'threads'}"
     caption = (
-        f"one image on {threads} {'thread' if threads == 1 else 'threads'}: what three runs in four exceed, and one in ten; "
+        f"one image on {on}: what three runs in four exceed, and one in ten; "
         "memory of weights and activations, without Python and PyTorch"
     )
     show_rows(f"{bundle} on this device", columns, rows, as_json, caption)

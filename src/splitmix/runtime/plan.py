@@ -80,7 +80,7 @@ class Plan:
 
     option: Option
     fits: bool
-    binding: tuple[str, ...]  # limits without which another dial would be better, or that are missed
+    binding: tuple[str, ...]  # limits that keep a better dial away, or that are missed
     relax: dict[str, float]  # limits that are missed, and what to set them to
     options: tuple[Option, ...]  # all that was looked at
 
@@ -122,9 +122,7 @@ def plan(model: Model, limits: Limits, *, prefer: str = "clean", measured: Seque
     bounds = limits.given()
     best = _best(options, bounds, prefer)
     if best is not None:
-        without = {name: {key: bounds[key] for key in bounds if key != name} for name in bounds}
-        binding = tuple(name for name, fewer in without.items() if _best(options, fewer, prefer) != best)
-        return Plan(best, True, binding, {}, options)
+        return Plan(best, True, _binding(options, bounds, prefer, best), {}, options)
     nearest = min(options, key=lambda o: (_missed(o, bounds), _rank(o, prefer)))
     missed = [name for name, bound in bounds.items() if nearest.excess(name, bound) > 0]
     return Plan(nearest, False, tuple(missed), {name: _rounded(name, nearest.value(name)) for name in missed}, options)
@@ -174,6 +172,14 @@ def flag(limit: str) -> str:
 def _best(options: Sequence[Option], bounds: dict[str, float], prefer: str) -> Option | None:
     fitting = [o for o in options if all(o.excess(name, bound) <= 0 for name, bound in bounds.items())]
     return min(fitting, key=lambda o: _rank(o, prefer), default=None)
+
+
+def _binding(options: Sequence[Option], bounds: dict[str, float], prefer: str, best: Option) -> tuple[str, ...]:
+    """Limits each of which alone keeps a better dial away; if it takes several of them to do so, those several."""
+    without = {name: {key: bounds[key] for key in bounds if key != name} for name in bounds}
+    alone = tuple(name for name, fewer in without.items() if _best(options, fewer, prefer) != best)
+    free = _best(options, {}, prefer)
+    return alone or tuple(name for name, bound in bounds.items() if free and free.excess(name, bound) > 0)
 
 
 def _rank(option: Option, prefer: str) -> tuple[Any, ...]:
