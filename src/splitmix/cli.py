@@ -282,7 +282,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def show_run(folder: Path, as_json: bool) -> None:
-    from splitmix.experiments.records import read_result
+    from splitmix.experiments.attendance import summary
+    from splitmix.experiments.records import read_metrics, read_result
     from splitmix.experiments.tables import show, width_table
 
     result = read_result(folder)
@@ -290,6 +291,8 @@ def show_run(folder: Path, as_json: bool) -> None:
         print(json.dumps(result, indent=1))
     else:
         show(width_table(result), Console())
+        if told := summary(read_metrics(folder)):
+            say(told)
 
 
 def show_rows(title: str, columns: Sequence[Any], rows: Sequence[Any], as_json: bool, caption: str = "") -> None:

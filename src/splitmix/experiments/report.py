@@ -11,6 +11,7 @@ from pathlib import Path
 
 from splitmix.core.files import write_atomically
 from splitmix.experiments import figures
+from splitmix.experiments.attendance import attendance_sections
 from splitmix.experiments.page import cards, described, duration, folded, framed, page, section, share
 from splitmix.experiments.records import Result, Row, domain_names, main_scores, read_config, read_metrics, read_result
 from splitmix.experiments.tables import norm_text, percent, plain, width_table
@@ -50,6 +51,7 @@ def _page(result: Result, metrics: list[Row], config: str) -> str:
         sections=[
             section("What each width reaches and costs", framed(width_table(result), strong_third=True)),
             section("How it learned, and where it is good", cards(_draws(result, metrics), _notes(result))),
+            *attendance_sections(metrics),
             section("How it was made", described(_origin(result)), folded("config.toml", config)),
         ],
     )
