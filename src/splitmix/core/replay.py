@@ -35,5 +35,6 @@ class Replay:
         if not isinstance(job, Train):
             return None
         row = self.rounds[job.round]
-        failed = [*(Missing(**one) for one in row["missing"]), *(Rejected(**one) for one in row["rejected"])]
+        failed: list[Missing | Rejected] = [Missing(**one) for one in row["missing"]]
+        failed += [Rejected(**one) for one in row["rejected"]]
         return next((one for one in failed if one.client == job.client), None)

@@ -60,7 +60,9 @@ def check_numbers(tensors: Weights, where: str) -> None:
     """Refuse what would give NaN."""
     for name, value in tensors.items():
         if not torch.isfinite(value).all() or (name.endswith("running_var") and (value < 0).any()):
-            raise UserError(f"{where} has NaN, infinite or impossible numbers in '{name}'; it cannot be served, make it anew")
+            raise UserError(
+                f"{where} has NaN, infinite or impossible numbers in '{name}' and cannot be served; make it anew"
+            )
 
 
 def parse_header(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, str]]:
