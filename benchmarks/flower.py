@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from splitmix.core.files import write_atomically
-from splitmix.engines.flower.local import Node, Site, launch, launch_nodes, program, start_link, stop
+from splitmix.engines.flower.local import SERVER, Node, Site, launch, launch_forked, program, start_link, stop
 from splitmix.experiments.config import make_config
 from splitmix.experiments.costs import account_of, budget_costs
 from splitmix.experiments.setup import set_up
@@ -163,9 +163,10 @@ def federation(*, warm: bool = True) -> Iterator[tuple[Site, list[Proxy]]]:
         for proxy in proxies:
             threading.Thread(target=proxy.serve, daemon=True).start()
         site = replace(site, nodes=tuple(Node(i, {"task": "mini", "budget": b}) for i, b in enumerate(BUDGETS)))
+        site = launch_forked(site, [SERVER])
         for client, proxy in enumerate(proxies):
             if warm:
-                behind = launch_nodes(replace(site, address=proxy.address), [client])
+                behind = launch_forked(replace(site, address=proxy.address), [str(client)])
                 site = replace(behind, address=site.address)
             else:
                 about = f'partition-id={client} num-partitions=4 task="mini" budget="{BUDGETS[client]}"'

@@ -149,7 +149,7 @@ def link(
     if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdigit():
         raise UserError(f"'{address}' is no address; give HOST:PORT, such as fl.example.org:8000")
     refuse_running(state)
-    site = Site(state.resolve(), address, root_certificates is not None, 0)
+    site = Site(state.resolve(), address, root_certificates is not None)
     if root_certificates is not None:
         write_atomically(site.authority, root_certificates.read_bytes())
     write_connection(site)

@@ -93,6 +93,11 @@ def dealt(config: Config, name: str, root: Path | None) -> Task:
     return find_task(name, root=root, seed=config.seed, settings=settings)
 
 
+def warm_up() -> None:
+    """Have PyTorch import what it imports at the first use of an optimizer: a second and more."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+
+
 @dataclass(frozen=True)
 class Link:
     """How a node reaches the SuperLink; without certificates, the connection is not encrypted."""
@@ -110,7 +115,7 @@ def be_node(node: Node, link: Link) -> None:
     check_node(node)
     if "task" not in node:
         domains_of(node)
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # the first one imports half of PyTorch
+    warm_up()
     said = {key: f'"{value}"' if isinstance(value, str) else value for key, value in node.items()}
     words = ["--superlink", link.address, "--node-config", " ".join(f"{key}={value}" for key, value in said.items())]
     words += ["--root-certificates", str(link.root_certificates)] if link.root_certificates else ["--insecure"]

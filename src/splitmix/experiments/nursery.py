@@ -1,35 +1,44 @@
-"""Nodes of a federation on this machine, forked from one process that has everything imported.
+"""Processes of a federation on this machine, forked from one that has everything imported.
 
-python -m splitmix.experiments.nursery FOLDER CLIENT...    prints the number and the process of each
+python -m splitmix.experiments.nursery FOLDER NAME...    a name is `server`, or the number of a client;
+                                                         prints the name and the process of each
 """
 
 import os
 import sys
 from pathlib import Path
 
-from splitmix.engines.flower.local import Site, read_site
-from splitmix.experiments.node import Link, be_node
+from splitmix.engines.flower.local import SERVER, Site, read_site
+from splitmix.engines.flower.warm import execute_servers
+from splitmix.experiments import flower  # noqa: F401  (what a server needs)
+from splitmix.experiments.node import Link, be_node, warm_up
 
 
-def main(folder: str, *clients: str) -> None:
+def main(folder: str, *names: str) -> None:
     site = read_site(Path(folder))
-    for client in map(int, clients):
+    warm_up()
+    for name in names:
         pid = os.fork()
         if pid == 0:
-            live(site, client)
-        print(client, pid, flush=True)
+            live(site, name)
+        print(name, pid, flush=True)
 
 
-def live(site: Site, client: int) -> None:
-    """Become the node of a client, with a log, in a session of its own."""
+def live(site: Site, name: str) -> None:
+    """Become what is named, with a log, in a session of its own."""
     try:
         os.setsid()
-        log = os.open(site.log(f"node-{client}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = os.open(
+            site.log(name if name == SERVER else f"node-{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+        )
         for stream in (1, 2):
             os.dup2(log, stream)
-        about = {"partition-id": client, "num-partitions": site.clients, **site.nodes[client].config}
-        keys = (site.authority, site.key(client)) if site.tls else ()
-        be_node(about, Link(site.address, *keys))
+        if name == SERVER:
+            execute_servers(site.address, site.link, site.authority if site.tls else None)
+        else:
+            about = {"partition-id": int(name), "num-partitions": site.clients, **site.nodes[int(name)].config}
+            keys = (site.authority, site.key(int(name))) if site.tls else ()
+            be_node(about, Link(site.address, *keys))
     except Exception as error:  # the log is all that a user will see
         print(f"splitmix: {error}", file=sys.stderr)
     finally:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 
+SERVER = "server"
 MARK = "SPLITMIX_FLOWER"  # a variable that all our processes have, wherever Flower started them
 START = 90.0  # seconds until a SuperLink must answer
 STOP = 15.0  # seconds until a process is killed
@@ -40,7 +41,8 @@ class Site:
     path: Path
     address: str
     tls: bool
-    link: int  # process of the SuperLink
+    link: int = 0  # process of the SuperLink
+    server: int = 0  # process that starts servers for it
     nodes: tuple[Node, ...] = ()
 
     @property
@@ -71,7 +73,7 @@ def read_site(path: Path) -> Site:
     try:
         said = json.loads((path / "site.json").read_text())
         nodes = tuple(Node(node["client"], node["config"], node["pid"]) for node in said["nodes"])
-        return Site(path.resolve(), said["address"], said["tls"], said["link"], nodes)
+        return Site(path.resolve(), said["address"], said["tls"], said["link"], said["server"], nodes)
     except FileNotFoundError:
         raise UserError(f"there is no federation in '{path}'; start one with: splitmix flower up --nodes 4") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -89,7 +91,7 @@ def start_link(path: Path, *, tls: bool) -> Site:
 
         make_certificates(path / "tls")
     (path / "link.db").unlink(missing_ok=True)
-    site = Site(path, f"127.0.0.1:{free_port()}", tls, 0)
+    site = Site(path, f"127.0.0.1:{free_port()}", tls)
     write_connection(site)
     return launch_link(site)
 
@@ -98,7 +100,7 @@ def launch_link(site: Site) -> Site:
     """Start the SuperLink, or start it again: it finds its nodes in its database."""
     host, _, port = site.address.rpartition(":")
     words = ["--host", host, "--port", port, "--database", str(site.path / "link.db")]
-    words += ["--disable-runtime-dependency-installation"]
+    words += ["--isolation", "process", "--disable-runtime-dependency-installation"]
     if site.tls:
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
         words += [word for name, file in files.items() for word in (f"--ssl-{name}", str(site.path / "tls" / file))]
@@ -114,9 +116,10 @@ def launch_link(site: Site) -> Site:
 def revive(site: Site) -> Site:
     """Start whatever has died."""
     alive = marked(site.path)
+    names = [] if {site.link, site.server} <= alive else [SERVER]  # it serves one SuperLink, and ends with it
     if site.link not in alive:
         site = launch_link(site)
-    return launch_nodes(site, [node.client for node in site.nodes if node.pid not in alive])
+    return launch_forked(site, [*names, *(str(node.client) for node in site.nodes if node.pid not in alive)])
 
 
 def refuse_running(path: Path) -> None:
@@ -133,18 +136,19 @@ def start_nodes(site: Site, configs: Sequence[Mapping[str, str]]) -> Site:
         for client in range(len(configs)):
             flwr(site, "supernode", "register", str(make_node_key(site.key(client))), "local")
     site = replace(site, nodes=tuple(Node(client, config) for client, config in enumerate(configs)))
-    return launch_nodes(site, range(len(configs)))
+    return launch_forked(site, [SERVER, *map(str, range(len(configs)))])
 
 
-def launch_nodes(site: Site, clients: Iterable[int]) -> Site:
-    """Start the SuperNodes of these clients, or start them again."""
+def launch_forked(site: Site, names: Sequence[str]) -> Site:
+    """Start these, or start them again: the SuperNodes of clients by their numbers, and what starts servers."""
     site.save()
-    command = [sys.executable, "-m", "splitmix.experiments.nursery", str(site.path), *map(str, clients)]
+    command = [sys.executable, "-m", "splitmix.experiments.nursery", str(site.path), *names]
     done = subprocess.run(command, env=environment(site), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"the nodes did not start: {' '.join(done.stderr.split())[-300:]}")
-    pids = {int(client): int(pid) for client, pid in map(str.split, done.stdout.splitlines())}
-    site = replace(site, nodes=tuple(replace(node, pid=pids.get(node.client, node.pid)) for node in site.nodes))
+    pids = {name: int(pid) for name, pid in map(str.split, done.stdout.splitlines())}
+    nodes = tuple(replace(node, pid=pids.get(str(node.client), node.pid)) for node in site.nodes)
+    site = replace(site, nodes=nodes, server=pids.get(SERVER, site.server))
     site.save()
     return site
 
@@ -274,7 +278,7 @@ def free_port() -> int:
 def describe(site: Site) -> list[dict[str, Any]]:
     """A row for each process that should be there."""
     alive = marked(site.path)
-    rows = [{"what": "SuperLink", "client": "", "holds": site.address, "pid": site.link}]
+    rows = [{"what": "SuperLink", "client": "", "holds": site.address, "pid": site.link}] if site.link else []
     for node in site.nodes:
         holds = " ".join(f"{key}={value}" for key, value in node.config.items())
         rows.append({"what": "SuperNode", "client": node.client, "holds": holds, "pid": node.pid})
