@@ -64,7 +64,10 @@ class Held:
 
     @classmethod
     def of(cls, mixer: Mixer, weights: Weights, calibration: Calibration | None) -> "Held":
-        return cls(mixer, weights, calibration, mixer.fold(calibration.applied(weights) if calibration else weights))
+        held = cls(mixer, weights, calibration, mixer.fold(calibration.applied(weights) if calibration else weights))
+        for bases in range(1, held.count + 1):
+            held.mix(0, bases)  # so that turning the dial makes nothing
+        return held
 
     @property
     def count(self) -> int:
