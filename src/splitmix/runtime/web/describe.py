@@ -25,7 +25,7 @@ def page_of(said: Mapping[str, Any], address: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>splitmix: HTTP interface</title>
-<link rel="icon" href="static/icon.svg" type="image/svg+xml">
+<link rel="icon" href="static/icon.png" type="image/png">
 <link rel="stylesheet" href="static/style.css">
 </head>
 <body>
