@@ -119,6 +119,23 @@ MISTAKES = [
     (("data", "show", "minni"), "did you mean 'mini'?"),
     (("eval", "run", "--split", "tset"), "did you mean 'test'?"),
     (("eval", "run", "--norm", "tracked"), "choose client, global, batch"),
+    (("eval", "run", "--attack", "pgd2"), "did you mean 'pgd20'?"),
+    (
+        ("eval", "run", "--attack", "{name='pgd20', ep=0.1}"),
+        "unknown setting of attack pgd20 'ep'; did you mean 'eps'?",
+    ),
+    (("eval", "run", "--attack", "pgd20", "--norm", "batch"), "choose --norm client or global"),
+    (("eval", "run", "--robust", "0", "0.5"), "the run in 'run' has no robustness dial"),
+    (("eval", "run", "--robust", "1.5"), "robustness dial 1.5 is outside [0, 1]"),
+    (("eval", "run", "--robust", "-0.5"), "robustness dial -0.5 is outside [0, 1]"),
+    (("eval", "run", "--robust", "nan"), "'nan' is not a robustness dial"),
+    (("eval", "run", "--images", "3"), "belong to a grid"),
+    (("eval", "run", "--attack", "pgd7", "--images", "0"), "--images 0 leaves nothing to score"),
+    (("eval", "run", "--masking", "--attack", "autoattack"), "steps are counted of PGD"),
+    (("eval", "run", "--masking", "--out", "m.json"), "leave out --out"),
+    ((*TRAIN, "-o", "objective={name='adversarial', weigth=1}"), "did you mean 'weight'?"),
+    ((*TRAIN, "-o", "objective={name=adversarial}"), "is not TOML; write text in quotes and 0.5 with its zero"),
+    ((*TRAIN, "-o", "objective=adversarial", "-o", "norm=post"), "norm 'post' keeps no statistics of attacked images"),
     # words
     (("trian",), 'Did you mean "train"?'),
     (("data", "shwo", "mini"), 'Did you mean "show"?'),
@@ -290,6 +307,21 @@ def test_a_run_is_scored_again_at_any_width(here, capsys):
     printed = capsys.readouterr().out
     assert "batch statistics in the norms, val images" in " ".join(printed.split())
     assert "north" in printed
+
+
+def test_a_run_is_attacked_and_the_grid_is_kept(here, capsys, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree("run", folder)
+    asked = ("eval", str(folder), "--width", "1/4", "1", "--images", "3", "--workers", "1")
+    main([*asked, "--attack", "fgsm"])
+    printed, warned = capsys.readouterr()
+    grid = json.loads((folder / "grid.json").read_text())
+    assert (grid["attack"], grid["weak"], len(grid["rows"])) == ("L-inf FGSM, eps 8/255", True, 2)
+    assert "L-inf FGSM, eps 8/255" in " ".join(printed.split())
+    assert "warning: Only a weak attack was run" in warned
+    assert "answers of clients: 4/4" in warned
+    assert "L-inf FGSM, eps 8/255" in (folder / "report.html").read_text()
+    assert told(capsys, *asked, "--robust", "0", "--out", str(folder / "grid-clean.json"))["attack"] is None
 
 
 def test_a_finished_run_prints_its_result_again(here, capsys):

@@ -116,60 +116,6 @@ def train(
         say(f"Pictures and details: {page}")
 
 
-@app.command(name="eval")
-def evaluate(
-    run: Path,
-    /,
-    *,
-    width: Widths = None,
-    split: str = "test",
-    norm: str | None = None,
-    workers: int | None = None,
-    data_root: Path | None = None,
-    as_json: Json = False,
-) -> None:
-    """Score a finished run at any width on its clients' images.
-
-    Examples:
-
-      splitmix eval runs/two
-
-      splitmix eval runs/two --width 1/8 3/8 1 --norm batch --json
-
-    Parameters
-    ----------
-    run
-        Folder of a finished run.
-    width
-        Widths to score; default: all.
-    split
-        Images: train, val or test.
-    norm
-        Statistics of the norms: batch, client or global; default: as trained.
-    workers
-        Client processes; default: one per core.
-    data_root
-        Folder of data sets; default: the variable SPLITMIX_DATA.
-    as_json
-        Print JSON.
-    """
-    from splitmix.experiments.evaluate import evaluate_run
-    from splitmix.experiments.tables import Column, percent
-
-    widths = [parse_width(text) for text in width or ()]
-    rows = evaluate_run(run, widths, split, norm, workers=checked_workers(workers), root=data_root)
-    flat = [{**row, **{f"in {name}": value for name, value in row["domains"].items()}} for row in rows]
-    columns = [
-        Column("width", "width"),
-        Column("bases", "bases"),
-        Column("accuracy", "accuracy %", percent),
-        Column("pooled", "pooled %", percent),
-        *(Column(f"in {name}", name, percent) for name in rows[0]["domains"]),
-    ]
-    caption = f"accuracy is the mean over clients; {rows[0]['norm']} statistics in the norms, {split} images"
-    show_rows(f"Accuracy of {run}", columns, flat if not as_json else rows, as_json, caption)
-
-
 @app.command
 def report(run: Path, /) -> None:
     """Write report.html for a finished run and print its table.
@@ -258,6 +204,7 @@ def cost(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence on standard error, and exit code 2."""
     import splitmix.cli_compare
+    import splitmix.cli_eval
     import splitmix.cli_export
     import splitmix.cli_flower
     import splitmix.cli_lists

@@ -1,6 +1,6 @@
 """Accuracy of every width, from the tallies of the clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -41,15 +41,31 @@ def ask(
     engine: Engine, weights: Weights, mixes: Sequence[Mix], clients: Sequence[int], question: Question
 ) -> list[Tally]:
     """Right answers of every mix on every client that has images in the split."""
-    jobs = [Score(client, tuple(mixes), question) for client in clients]
-    answers = zip(jobs, engine.run(weights, jobs), strict=True)
-    tallies: list[Tally] = [answer for job, answer in answers if fair(job, answer) and answer.samples]
-    if not tallies:
-        raise UserError(
-            f"no client that answered has enough {question.split} images to be scored; hold out more of them, "
-            "or use fewer clients"
-        )
-    return tallies
+    return ask_all(engine, weights, [(mixes, question)], clients)[0]
+
+
+def ask_all(
+    engine: Engine,
+    weights: Weights,
+    asked: Sequence[tuple[Sequence[Mix], Question]],
+    clients: Sequence[int],
+    *,
+    on_answer: Callable[[], None] = lambda: None,
+) -> list[list[Tally]]:
+    """The same for several questions, each about mixes of its own; no client waits until all have answered one."""
+    jobs = [Score(client, tuple(mixes), question) for mixes, question in asked for client in clients]
+    found: list[list[Tally]] = [[] for _ in asked]
+    for i, (job, answer) in enumerate(zip(jobs, engine.run(weights, jobs), strict=True)):
+        on_answer()
+        if fair(job, answer) and answer.samples:
+            found[i // len(clients)].append(answer)
+    for (_, question), tallies in zip(asked, found, strict=True):
+        if not tallies:
+            raise UserError(
+                f"no client that answered has enough {question.split} images to be scored; hold out more of them, "
+                "or use fewer clients"
+            )
+    return found
 
 
 def mean_accuracy(tallies: Sequence[Tally], mix: int) -> float:

@@ -155,6 +155,11 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
+        if value.strip().startswith("{"):
+            example = '{name="adversarial", weight=0.5}'
+            raise UserError(
+                f"{key.strip()}={value} is not TOML; write text in quotes and 0.5 with its zero, such as {example}"
+            ) from None
         return key.strip(), value.strip()
 
 

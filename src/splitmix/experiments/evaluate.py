@@ -1,13 +1,16 @@
-"""Scoring a finished run again: other widths, other images, other norm statistics."""
+"""Asking a finished run again: other widths, other images, other norm statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import with_order
-from splitmix.core.score import score
+from splitmix.core.score import Mix, score
 from splitmix.core.types import Question, Weights, Width
+from splitmix.engines.simulator import Simulator
 from splitmix.experiments.config import make_config, read_toml
 from splitmix.experiments.folder import RunFolder
 from splitmix.experiments.run import SCORED_NORMS, restore_memories, score_row, stored_outcome
@@ -16,25 +19,55 @@ from splitmix.experiments.setup import Setup, set_up
 SPLITS = ("train", "val", "test")
 
 
-def evaluate_run(
-    path: Path, widths: Sequence[Width], split: str, norm: str | None, *, workers: int, root: Path | None = None
-) -> list[dict[str, Any]]:
-    """A row per width (all of them if none is named), as in the run's result."""
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that can be asked: its set-up with the bases in order, and how its clients are to use the weights."""
+
+    path: Path
+    setup: Setup
+    weights: Weights
+    norm: str  # which statistics are used, in the words of the run
+    question: Question
+    result: dict[str, Any]
+
+    def mixes(self, widths: Sequence[Width]) -> dict[Width, Mix]:
+        """The mix of each width, or of all if none is named."""
+        method = self.setup.method
+        return {width: method.compose(width) for width in widths or method.widths}
+
+    @contextmanager
+    def engine(self, workers: int) -> Iterator[Simulator]:
+        """Its clients, with the norms that they kept to themselves."""
+        with self.setup.engine(workers) as engine:
+            if self.question.local_norms:
+                restore_memories(engine, stored_memories(self.setup, self.path))
+            yield engine
+
+
+def open_run(
+    path: Path, *, split: str = "test", norm: str | None = None, fixed: bool = False, root: Path | None = None
+) -> FinishedRun:
+    """A finished run, to be scored on a split with some norm statistics; `fixed`: not those of the batch."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     outcome = stored_outcome(path)
     setup = set_up(make_config(read_toml(path / "config.toml")), root=root)
-    chosen = check_norm(setup, norm)
+    setup = replace(setup, method=with_order(setup.method, outcome.order))
+    chosen = check_norm(setup, norm, fixed=fixed)
     weights, how = weights_for(setup, outcome.weights, chosen)
-    method = with_order(setup.method, outcome.order)
-    mixes = {width: method.compose(width) for width in widths or method.widths}
-    local = setup.config.norm == "local"
-    question = Question(split, how, setup.config.eval_batch, local_norms=local)
-    with setup.engine(workers) as engine:
-        if local:
-            restore_memories(engine, stored_memories(setup, path))
-        scores = score(engine, weights, mixes, setup.domains, question)
-    return [{"norm": chosen, "split": split, **score_row(row)} for row in scores]
+    question = Question(split, how, setup.config.eval_batch, local_norms=setup.config.norm == "local")
+    return FinishedRun(path, setup, weights, chosen, question, outcome.result)
+
+
+def evaluate_run(
+    path: Path, widths: Sequence[Width], split: str, norm: str | None, *, workers: int, root: Path | None = None
+) -> list[dict[str, Any]]:
+    """A row per width (all of them if none is named), as in the run's result."""
+    run = open_run(path, split=split, norm=norm, root=root)
+    mixes = run.mixes(widths)
+    with run.engine(workers) as engine:
+        scores = score(engine, run.weights, mixes, run.setup.domains, run.question)
+    return [{"norm": run.norm, "split": split, **score_row(row)} for row in scores]
 
 
 def stored_memories(setup: Setup, path: Path) -> Weights:
@@ -45,10 +78,15 @@ def stored_memories(setup: Setup, path: Path) -> Weights:
     return state.best_memory
 
 
-def check_norm(setup: Setup, norm: str | None) -> str:
+def check_norm(setup: Setup, norm: str | None, *, fixed: bool = False) -> str:
     """The norm statistics asked for, if a run of this kind has them."""
-    known = SCORED_NORMS[setup.config.norm]
+    known = [name for name in SCORED_NORMS[setup.config.norm] if not (fixed and name == "batch")]
     chosen = norm or known[0]
+    if fixed and chosen == "batch":
+        raise UserError(
+            f"with statistics of the batch an image's answer depends on its neighbours, which no attack can use; "
+            f"choose --norm {' or '.join(known)}"
+        )
     if chosen not in known:
         raise UserError(
             f"a run with norm={setup.config.norm} has no '{chosen}' statistics to score with; choose {', '.join(known)}"

@@ -83,6 +83,39 @@ class Lines:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
+class Countdown:
+    """Counts answers of a known number, with the time left: a bar on a terminal, else a line at each tenth."""
+
+    def __init__(self, what: str, console: Console | None = None) -> None:
+        self.what, self.console = what, console or Console(stderr=True)
+        self.done, self.total = 0, 0
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
+
+    def __enter__(self) -> "Countdown":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.console.is_terminal:
+            self.bar.stop()
+
+    def begin(self, total: int) -> None:
+        self.began, self.total = perf_counter(), total
+        if self.console.is_terminal:
+            self.task = self.bar.add_task(self.what, total=total)
+            self.bar.start()
+
+    def step(self) -> None:
+        self.done += 1
+        if self.console.is_terminal:
+            self.bar.advance(self.task)
+        elif 10 * self.done // self.total > 10 * (self.done - 1) // self.total:
+            spent = perf_counter() - self.began
+            left = spent / self.done * (self.total - self.done)
+            text = f"{self.what}: {self.done}/{self.total}  {spent:.0f} s, about {left:.0f} s left"
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
 class Board:
     """Writes the same numbers for TensorBoard."""
 

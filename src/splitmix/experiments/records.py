@@ -105,7 +105,7 @@ def read_result(folder: Path) -> Result:
     if schema != 1:
         raise UserError(f"'{file}' has the schema {schema!r}, but this version reads 1; use the version that wrote it")
     try:
-        result = _RESULT.validate_python(_printable(content))
+        result = _RESULT.validate_python(printable(content))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -118,7 +118,7 @@ def read_result(folder: Path) -> Result:
 def read_config(folder: Path) -> str:
     """The text of `config.toml`, or nothing if it is not there."""
     text = (_bytes(folder / "config.toml") or b"").decode(errors="replace")
-    return "\n".join(_printable(line) for line in text.splitlines())
+    return "\n".join(printable(line) for line in text.splitlines())
 
 
 def score_groups(result: Result) -> dict[tuple[str, str], list[Score]]:
@@ -158,18 +158,18 @@ def _row(line: bytes) -> Row | None:
             row |= {"width": str(parse_width(row["width"])), "accuracy": float(row["accuracy"])}
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    cleaned: Row = _printable(row)
+    cleaned: Row = printable(row)
     return cleaned
 
 
-def _printable(value: Any) -> Any:
+def printable(value: Any) -> Any:
     """The same value, where each space is plain and other characters that cannot be printed become U+FFFD."""
     if isinstance(value, str):
         return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in value)
     if isinstance(value, dict):
-        return {_printable(key): _printable(item) for key, item in value.items()}
+        return {printable(key): printable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_printable(item) for item in value]
+        return [printable(item) for item in value]
     return value
 
 

@@ -3,8 +3,9 @@
 The page needs nothing but itself: no script, no font, no file beside it. The same files give the same bytes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 from splitmix.core.files import write_atomically
 from splitmix.experiments import figures
 from splitmix.experiments.attendance import attendance_sections
+from splitmix.experiments.grid import Grid, stored_grids
+from splitmix.experiments.grid_report import grid_notes, grid_pictures, grid_table
+from splitmix.experiments.masking import Findings, masking_table, read_masking
 from splitmix.experiments.page import cards, described, duration, folded, framed, page, section, share
 from splitmix.experiments.records import Result, Row, domain_names, main_scores, read_config, read_metrics, read_result
 from splitmix.experiments.tables import norm_text, percent, plain, width_table
@@ -22,12 +26,16 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 def write_report(folder: Path) -> Path:
     """Write `report.html` and the two main pictures into a finished run's folder, and say where the page is."""
     result, metrics = read_result(folder), read_metrics(folder)
+    grids, masking = stored_grids(folder), read_masking(folder / "masking.json")
     file = folder / "report.html"
-    write_atomically(file, _page(result, metrics, read_config(folder)).encode())
+    write_atomically(file, _page(result, metrics, read_config(folder), [*_robustness(grids, masking)]).encode())
     with suppress(figures.NothingToDrawError):
         figures.save(figures.convergence(metrics, best_round=result.get("best_round")), folder / "convergence.png")
     with suppress(figures.NothingToDrawError):
         figures.save(figures.by_domain(result), folder / "by-domain.png")
+    for draw in (draw for grid in grids[:1] for draw in grid_pictures(grid)):
+        with suppress(figures.NothingToDrawError):
+            figures.save(picture := draw(), folder / f"{picture.name}.png")
     return file
 
 
@@ -41,7 +49,7 @@ def headline(result: Result) -> str:
     return f"One training run, {count} {widths}: {' to '.join(reached[width] for width in ends)}."
 
 
-def _page(result: Result, metrics: list[Row], config: str) -> str:
+def _page(result: Result, metrics: list[Row], config: str, robustness: Sequence[str]) -> str:
     task = result.get("task", "a task")
     return page(
         title=f"{task}: a Split-Mix report",
@@ -51,10 +59,27 @@ def _page(result: Result, metrics: list[Row], config: str) -> str:
         sections=[
             section("What each width reaches and costs", framed(width_table(result), strong_third=True)),
             section("How it learned, and where it is good", cards(_draws(result, metrics), _notes(result))),
+            *robustness,
             *attendance_sections(metrics),
             section("How it was made", described(_origin(result)), folded("config.toml", config)),
         ],
     )
+
+
+def _robustness(grids: Sequence[Grid], masking: Findings | None) -> Iterator[str]:
+    """What was measured at other dials and under attack, if it was."""
+    for number, grid in enumerate(grids):
+        name = f"Robustness, {grid['attack']}" if grid["attack"] else "Accuracy by dial"
+        draws = (partial(_apart, draw, number) for draw in grid_pictures(grid))
+        yield section(name, framed(grid_table(grid)), cards(draws, grid_notes(grid)))
+    if masking is not None:
+        yield section("Are gradients hidden?", framed(masking_table(masking)))
+
+
+def _apart(draw: Callable[[], figures.Picture], number: int) -> figures.Picture:
+    """A picture under a name of its own: a page may have several grids."""
+    picture = draw()
+    return replace(picture, name=f"{picture.name}-{number}")
 
 
 def _facts(result: Result) -> Iterator[str]:
@@ -94,7 +119,8 @@ def _notes(result: Result) -> Iterator[str]:
             "look at groups of clients before single ones."
         )
     if _kept(result):
-        yield f"The weights of round {result['best_round'] + 1} were kept, by their accuracy on validation images."
+        judged = ", clean and under the training attack" * (result.get("objective", "plain") not in ("plain", "masked"))
+        yield f"The weights of round {result['best_round'] + 1} were kept, by their accuracy on validation images{judged}."
     yield "This is one run with one seed. Another seed moves every number a little; compare methods over several."
     yield "Milliseconds are those of one image at a time on the computer of this run; parameters and MACs are counted."
 

@@ -1,0 +1,348 @@
+"""Grids of widths and dials: what they measure, how sure they are, how they are stored, shown and drawn."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from splitmix.attacks.pgd import PGD
+from splitmix.core.errors import UserError
+from splitmix.core.types import Question, Tally, Width
+from splitmix.experiments import grid_report
+from splitmix.experiments.config import make_config
+from splitmix.experiments.evaluate import open_run
+from splitmix.experiments.grid import DIALS, Wish, interval, measure_grid, read_grid, stored_grids, write_grid
+from splitmix.experiments.grid_report import by_dial, grid_notes, grid_table, order_note, ra_sa
+from splitmix.experiments.masking import at_most, check_masking, falling, masking_table, planned, white_is_strongest
+from splitmix.experiments.report import write_report
+from splitmix.experiments.run import run_in_folder
+from splitmix.experiments.setup import set_up
+from stripes import SETTINGS, stripes_folder
+from toys import ATOM, FULL, HALF, METHOD
+
+KEYS = {"schema", "split", "norm", "clients", "samples", "attack", "weak", "rows"}  # what other tools read
+ROW = {"width", "robust", "clean", "clean_low", "clean_high", "attacked", "attacked_low", "attacked_high"}
+STRONG = PGD(steps=20, step=4 / 255, restarts=2)
+
+
+class Clients:
+    """An engine whose clients lose answers to the dial, and more of them to an attack."""
+
+    def run(self, weights, jobs):
+        for job in jobs:
+            asked = job.question
+            right = 16 - 4 * asked.robust if asked.attack is None else 4 + 8 * asked.robust
+            yield Tally(job.client, tuple(int(right) + len(mix) - job.client for mix in job.mixes), samples=20)
+
+
+def finished(*, dial=True, norm="tracked"):
+    """A run of two clients in a domain each, or what a grid needs of one."""
+    setup = SimpleNamespace(dial=dial, domains={0: "a", 1: "a"}, task=SimpleNamespace(classes=4))
+
+    @contextmanager
+    def engine(workers):
+        yield Clients()
+
+    def mixes(widths):
+        return {width: METHOD.compose(width) for width in widths or METHOD.widths}
+
+    return SimpleNamespace(
+        path="run",
+        setup=setup,
+        weights={},
+        norm=norm,
+        question=Question(),
+        result={"weights_sha256": "0"},
+        mixes=mixes,
+        engine=engine,
+    )
+
+
+def toy_grid(attack=STRONG, widths=(ATOM, FULL), dials=(0.0, 0.5, 1.0)):
+    return measure_grid(finished(), Wish(widths, dials, attack), workers=1)
+
+
+# --- intervals ----------------------------------------------------------------------------------------------------
+
+
+def test_an_interval_is_students_t_over_clients():
+    values = [0.2, 0.4, 0.6, 0.4]
+    half = 3.182 * np.std(values, ddof=1) / 2  # t of three degrees
+    assert interval(values, ["a"] * 4) == (pytest.approx(0.4 - half, abs=1e-3), pytest.approx(0.4 + half, abs=1e-3))
+
+
+def test_differences_between_domains_do_not_widen_an_interval():
+    low, high = interval([0.1, 0.2, 0.8, 0.9], ["a", "a", "b", "b"])
+    spread = np.sqrt((4 * 0.05**2) / 2)  # around the mean of each domain
+    assert high - low == pytest.approx(2 * 4.303 * spread / 2, abs=1e-3)
+    assert (low, high) != interval([0.1, 0.2, 0.8, 0.9], ["a"] * 4)
+
+
+def test_domains_of_one_client_each_are_taken_as_one():
+    assert interval([0.2, 0.6], ["a", "b"]) == interval([0.2, 0.6], ["a", "a"])
+
+
+def test_a_single_client_tells_nothing():
+    assert interval([0.5], ["a"]) == (0.0, 1.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abc")), min_size=1, max_size=12))
+def test_an_interval_holds_the_mean_and_stays_in_range(clients):
+    values, groups = zip(*clients, strict=True)
+    low, high = interval(values, groups)
+    assert 0 <= low <= np.mean(values) + 1e-12
+    assert np.mean(values) - 1e-12 <= high <= 1
+
+
+def test_an_interval_of_draws_holds_the_truth_nineteen_times_in_twenty():
+    rng = np.random.default_rng(0)
+    domains = np.repeat([0.3, 0.6, 0.9], 5)
+    draws = rng.binomial(50, domains, size=(2000, 15)) / 50
+    held = [low <= 0.6 <= high for low, high in (interval(list(draw), list(domains)) for draw in draws)]
+    assert 0.93 < np.mean(held) < 0.97
+
+
+# --- measuring ----------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_has_a_row_for_each_width_and_dial_with_what_other_tools_read():
+    grid = toy_grid()
+    assert grid.keys() >= KEYS
+    assert all(row.keys() >= ROW for row in grid["rows"])
+    assert [(row["width"], row["robust"]) for row in grid["rows"]] == [
+        (width, dial) for width in ("1/4", "1") for dial in (0.0, 0.5, 1.0)
+    ]
+    assert (grid["attack"], grid["weak"], grid["clients"], grid["samples"]) == (STRONG.name, False, 2, 40)
+
+
+def test_accuracies_are_means_over_clients():
+    first = toy_grid()["rows"][0]
+    assert (first["clean"], first["attacked"]) == (pytest.approx((17 + 16) / 40), pytest.approx((5 + 4) / 40))
+    assert first["clean_clients"] == [17 / 20, 16 / 20]
+    assert (first["clean_low"], first["clean_high"]) == interval([17 / 20, 16 / 20], ["a", "a"])
+
+
+def test_without_an_attack_nothing_is_said_about_robustness():
+    grid = toy_grid(attack=None)
+    assert {row["attacked"] for row in grid["rows"]} == {None}
+    assert (grid["attack"], grid["weak"]) == (None, False)
+    assert grid_report.NOT_ATTACKED in grid_table(grid).caption
+
+
+def test_a_run_with_a_dial_is_measured_at_the_papers_dials():
+    assert {row["robust"] for row in toy_grid(dials=())["rows"]} == set(DIALS)
+    assert {row["robust"] for row in measure_grid(finished(dial=False), Wish(), workers=1)["rows"]} == {0.0}
+
+
+def test_a_dial_that_a_run_does_not_have_is_refused():
+    with pytest.raises(UserError, match="has no robustness dial, so it can be served at --robust 0 alone"):
+        measure_grid(finished(dial=False), Wish(dials=(0.0, 0.5)), workers=1)
+
+
+def test_no_images_are_no_grid():
+    with pytest.raises(UserError, match="--images 0 leaves nothing to score"):
+        Wish(images=0)
+
+
+def test_progress_counts_the_answers_that_take_time():
+    seen = []
+    measure_grid(
+        finished(), Wish((ATOM,), (0.0, 1.0), STRONG), workers=1, begin=seen.append, on_answer=lambda: seen.append(".")
+    )
+    assert seen == [4, *"...."]  # two clients at two dials, under attack
+
+
+# --- showing ------------------------------------------------------------------------------------------------------
+
+
+def test_the_attacks_full_name_stands_with_its_numbers():
+    grid = toy_grid()
+    assert STRONG.name in grid_table(grid).caption
+    assert STRONG.name in "".join(ra_sa(grid).figure.axes[0].get_xlabel().splitlines()).replace("(%)", "(%) ")
+    assert grid_report.WEAK not in grid_table(grid).caption
+
+
+def test_a_weak_attack_is_warned_of():
+    grid = toy_grid(attack=PGD())
+    assert grid["weak"]
+    assert grid_report.WEAK in grid_table(grid).caption
+
+
+def test_a_table_shows_per_cent_and_intervals():
+    text = grid_table(toy_grid()).to_text()
+    assert "under attack %" in text
+    assert "  1/4     0     82.5" in text
+
+
+def test_a_curve_is_drawn_for_each_width_and_a_point_for_each_dial():
+    axes = ra_sa(toy_grid()).figure.axes[0]
+    assert axes.lines[0].get_xdata().tolist() == pytest.approx([22.5, 42.5, 62.5])
+    assert [text.get_text() for text in axes.texts[:3]] == ["0", "0.5", "1"]
+    assert len(by_dial(toy_grid()).figure.axes) == 2
+
+
+def test_a_grid_in_order_says_so():
+    assert "as it should be" in " ".join(order_note(toy_grid()))
+
+
+def test_steps_in_the_wrong_direction_are_counted_and_named():
+    grid = toy_grid()
+    rows = [replace_row(row, 0.2) if (row["width"], row["robust"]) == ("1", 1.0) else row for row in grid["rows"]]
+    told = " ".join(order_note({**grid, "rows": rows}))
+    assert told.startswith("2 of 14 steps of dial or width go the wrong way")
+    assert "attacked at width 1, dial 0.5 to 1" in told
+    assert " ".join(grid_notes({**grid, "rows": rows[:1]})).count("steps of dial") == 0
+
+
+def replace_row(row, attacked):
+    return {**row, "attacked": attacked, "attacked_low": attacked, "attacked_high": attacked}
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stored_grid_comes_back(tmp_path):
+    write_grid(tmp_path / "grid.json", grid := toy_grid())
+    assert read_grid(tmp_path / "grid.json") == grid
+    write_grid(tmp_path / "grid-autoattack.json", {**grid, "attack": "AutoAttack"})
+    assert [one["attack"] for one in stored_grids(tmp_path)] == [STRONG.name, "AutoAttack"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda grid: [],
+        lambda grid: {**grid, "schema": 2},
+        lambda grid: {**grid, "rows": [{}]},
+        lambda grid: {**grid, "rows": [{**grid["rows"][0], "clean": 7}]},
+        lambda grid: {**grid, "rows": [{**grid["rows"][0], "attacked": float("nan")}]},
+        lambda grid: {**grid, "rows": [{**grid["rows"][0], "robust": "nan"}]},
+        lambda grid: {**grid, "rows": [{**grid["rows"][0], "width": "9"}]},
+        lambda grid: {**grid, "clients": "many"},
+    ],
+)
+def test_a_damaged_grid_is_one_sentence(tmp_path, damage):
+    (tmp_path / "grid.json").write_text(json.dumps(damage(toy_grid())))
+    with pytest.raises(UserError, match=r"cannot be read \(.*\); measure it again") as caught:
+        read_grid(tmp_path / "grid.json")
+    assert "\n" not in str(caught.value)
+
+
+# --- hidden gradients ---------------------------------------------------------------------------------------------
+
+
+def test_each_law_holds_or_does_not():
+    assert falling([0.8, 0.5, 0.5])
+    assert not falling([0.5, 0.8])
+    assert white_is_strongest([0.4, 0.6])
+    assert not white_is_strongest([0.6, 0.4])
+    assert at_most(0.25)([0.0])
+    assert not at_most(0.25)([0.4])
+
+
+def test_every_width_and_dial_is_checked_for_each_law():
+    mixes = {width: METHOD.compose(width) for width in (ATOM, HALF)}
+    checks = list(planned(mixes, (0.0, 1.0), Question(), PGD(), classes=4))
+    assert len(checks) == 2 * 2 * 4  # steps, transfer from the other dial and the other width, a large change
+    transfers = [check for check in checks if check.law.startswith("transfer")]
+    assert all(check.asked[0].surrogate is None for check in transfers)
+    assert transfers[0].asked[1].surrogate == (mixes[ATOM], 1.0)
+    assert transfers[1].asked[1].surrogate == (mixes[HALF], 0.0)
+    assert all(question.robust == check.robust for check in checks for question in check.asked)
+
+
+def test_findings_have_verdicts():
+    findings = check_masking(finished(), Wish(), workers=1)
+    table = masking_table(findings)
+    assert "BROKEN" in table.to_text()  # these clients answer alike however strong the attack is
+    assert "do not trust the robust accuracies" in table.caption
+
+
+def test_steps_are_counted_of_pgd_alone():
+    attack = SimpleNamespace(name="Spell", weak=False)
+    with pytest.raises(UserError, match="steps are counted of PGD, not of Spell"):
+        check_masking(finished(), Wish(attack=attack), workers=1)
+
+
+# --- whole runs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folders of finished runs: with and without a dial, and with norms that stay on the clients."""
+    own = str(stripes_folder(tmp_path_factory.mktemp("data") / "own"))
+    attack = {"name": "adversarial", "eps": 0.1, "step": 0.05, "steps": 2}
+    variants = {
+        "dual": {},
+        "local": {"norm": "local"},
+        "plain": {"objective": "plain"},
+        "batch": {"objective": "plain", "norm": "batch"},
+    }
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("runs") / name
+            setup = set_up(make_config({"task": own, **SETTINGS, "objective": attack, "rounds": 3, **variants[name]}))
+            run_in_folder(setup, made[name])
+        return made[name]
+
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dual", "local"])
+def test_a_grid_of_a_run_is_the_same_for_any_number_of_workers(trained, name):
+    wish = Wish((ATOM, FULL), (0.0, 0.3, 1.0), STRONG, images=6)
+    one, two = (measure_grid(open_run(trained(name), fixed=True), wish, workers=workers) for workers in (1, 2))
+    assert one == two
+    assert one["samples"] <= 6 * one["clients"]
+
+
+@pytest.mark.slow
+def test_clean_rows_are_what_a_plain_evaluation_finds(trained):
+    run = open_run(trained("dual"))
+    grid = measure_grid(run, Wish(dials=(0.0,)), workers=1)
+    stored = {row["width"]: row["accuracy"] for row in run.result["scores"]}
+    assert {row["width"]: row["clean"] for row in grid["rows"]} == pytest.approx(stored)
+
+
+@pytest.mark.slow
+def test_a_report_shows_grids_and_checks(trained, tmp_path):
+    folder = trained("dual")
+    run = open_run(folder, fixed=True)
+    write_grid(folder / "grid.json", measure_grid(run, Wish(images=4, attack=PGD()), workers=1))
+    findings = check_masking(run, Wish(widths=(ATOM,), dials=(1.0,), images=2), workers=1)
+    (folder / "masking.json").write_text(json.dumps(findings))
+    page = write_report(folder).read_text()
+    for words in (
+        PGD().name,
+        "Only a weak attack was run",
+        "Are gradients hidden?",
+        "clean and under the training attack",
+    ):
+        assert words in page
+    assert (folder / "ra-sa.png").exists()
+    assert (folder / "by-dial.png").exists()
+
+
+@pytest.mark.slow
+def test_norms_of_the_batch_cannot_be_attacked(trained):
+    assert open_run(trained("batch"), fixed=True).norm == "client"
+    with pytest.raises(UserError, match="which no attack can use; choose --norm client or global"):
+        open_run(trained("batch"), norm="batch", fixed=True)
+    grid = measure_grid(open_run(trained("batch"), fixed=True), Wish((FULL,), attack=PGD(), images=4), workers=1)
+    assert grid["norm"] == "client"
+
+
+@pytest.mark.slow
+def test_a_plain_run_can_be_attacked_but_not_turned(trained):
+    run = open_run(trained("plain"), fixed=True)
+    assert measure_grid(run, Wish((Width(1),), attack=PGD(), images=4), workers=1)["rows"][0]["robust"] == 0
+    with pytest.raises(UserError, match="no robustness dial"):
+        measure_grid(replace(run), Wish(dials=(1.0,)), workers=1)
