@@ -138,7 +138,7 @@ class Door:
             change = {name: weights[name] - old[name] for name in names}
             far, usual = root_mean_square(change), self._usual(kind, {name: old[name] for name in names}, steps)
             if not far.isfinite().all():
-                return "size", "its change is too large to be measured"
+                return endless(update.weights) or ("size", "its change is too large to be measured")
             bound = usual * (self.clip or math.inf)
             votes[kind] = float(torch.minimum(far, bound).square().mean().sqrt())
             keep = torch.where(far > bound, usual / far, 1.0)
@@ -159,9 +159,10 @@ class Door:
 
     def _usual(self, kind: str, old: Weights, steps: int) -> Tensor:
         """How far a number of each base usually moves in so many steps."""
-        size, usual = root_mean_square(old), self.usual.get(kind, 0.0)
+        usual = self.usual.get(kind, 0.0)
         if usual > 0:
-            size = torch.full_like(size, usual * max(1.0, steps / self.usual["steps"]))
+            return torch.tensor(usual * max(1.0, steps / self.usual["steps"]), dtype=torch.float64)
+        size = root_mean_square(old)
         return torch.where(size > 0, size, math.inf)  # of a base that is all zeros, nothing is known
 
 
@@ -188,7 +189,7 @@ def misfit(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
 
 
 def malformed(weights: Weights, like: Weights) -> Fault | None:
-    """What is wrong with the tensors of an update; they must be like these: names, shapes and types, all finite."""
+    """What is wrong with the tensors of an update; they must be like these in names, types and shapes."""
     missing, more = like.keys() - weights.keys(), weights.keys() - like.keys()
     if missing or more:
         return "keys", f"{len(missing)} of its {len(like)} entries are missing, and {len(more)} are too many"
@@ -198,10 +199,16 @@ def malformed(weights: Weights, like: Weights) -> Fault | None:
             return "dtype", f"{name} is {_short(getattr(value, 'dtype', type(value).__name__))}, not {wanted.dtype}"
         if value.shape != wanted.shape or value.layout != wanted.layout:
             return "shape", f"{name} has the shape {_short(tuple(value.shape))}, not {tuple(wanted.shape)}"
-        if not value.isfinite().all():
-            return "finite", f"{name} has values that are not finite"
         if name.endswith("running_var") and (value < 0).any():
             return "variance", f"{name} has a variance below zero"
+    return None
+
+
+def endless(weights: Weights) -> Fault | None:
+    """Which entry is not finite."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            return "finite", f"{name} has values that are not finite"
     return None
 
 
@@ -209,7 +216,8 @@ def sound(job: Calibrate, answer: Any, like: Weights, samples: int) -> bool:
     """Whether an answer holds moments of norms that there are; those that the net does not use may be left out."""
     if misfit(job, answer, samples) or not isinstance(answer.weights, dict):
         return False
-    return not malformed(answer.weights, {name: value for name, value in like.items() if name in answer.weights})
+    known = {name: value for name, value in like.items() if name in answer.weights}
+    return not (malformed(answer.weights, known) or endless(answer.weights))
 
 
 def fair(job: Score, answer: Any) -> bool:
