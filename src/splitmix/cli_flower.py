@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -303,7 +304,5 @@ def end(state: Path) -> None:
 
 
 def need_flower() -> None:
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise UserError('Flower is not installed; pip install "splitmix[flower]"') from None
+    if find_spec("flwr") is None:
+        raise UserError('Flower is not installed; pip install "splitmix[flower]"')

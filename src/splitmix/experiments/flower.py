@@ -14,7 +14,6 @@ from splitmix.core.files import write_atomically
 from splitmix.core.types import Width
 from splitmix.data.budgets import Budgets
 from splitmix.data.task import Samples, Shard, Task
-from splitmix.data.tasks import TASKS
 from splitmix.engines.flower.apps import server_app
 from splitmix.engines.flower.engine import FlowerEngine
 from splitmix.engines.flower.fleet import Fleet, Grid, from_file, to_file
@@ -193,14 +192,12 @@ def train_on_ray(
     if config.clients is None:  # all that the task has
         config = config.model_copy(update={"clients": len(set_up(config, root=share.root).task.shards)})
     root = {} if share.root is None else {"data-root": str(share.root.resolve())}
-    task = config.task if config.task in TASKS else str(Path(config.task).resolve())
-    config = config.model_copy(update={"task": task})
-    app = app_for({"task": task, **root})
+    nodes = app_for({"task": config.task, **root})
 
     def run(grid: Grid) -> Outcome | None:
         return run_on_grid(grid, config, out, terms, resume, watchers, command)
 
-    return simulate(run, app, cast(int, config.clients), share.workers)
+    return simulate(run, nodes, cast(int, config.clients), share.workers)
 
 
 app = server_app(serve)

@@ -21,7 +21,7 @@ from splitmix.core.files import write_atomically
 
 SERVER = "server"
 MARK = "SPLITMIX_FLOWER"  # a variable that all our processes have, wherever Flower started them
-START = 90.0  # seconds until a SuperLink must answer
+START = 300.0  # seconds until a SuperLink must answer
 STOP = 15.0  # seconds until a process is killed
 
 
@@ -90,7 +90,8 @@ def start_link(path: Path, *, tls: bool) -> Site:
         from splitmix.engines.flower.tls import make_certificates
 
         make_certificates(path / "tls")
-    (path / "link.db").unlink(missing_ok=True)
+    for old in path.glob("link.db*"):
+        old.unlink()
     site = Site(path, f"127.0.0.1:{free_port()}", tls)
     write_connection(site)
     return launch_link(site)

@@ -39,7 +39,8 @@ clientapp = "client_app:app"
 [tool.flwr.app.config]
 {config}
 """
-CHATTER = re.compile(r"\x1b\[\d+m|^(INFO|WARNING|DEBUG|Using SuperLink|Successfully|Loading project)\b.*")
+COLOUR = re.compile(r"\x1b\[\d+m")
+CHATTER = ("INFO", "WARNING", "DEBUG", "Using SuperLink", "Successfully")  # how Flower's own lines begin
 
 
 def follow(site: Site, given: Given, tell: Callable[[str], None]) -> None:
@@ -64,8 +65,9 @@ def follow(site: Site, given: Given, tell: Callable[[str], None]) -> None:
             assert process.stdout is not None
             for line in process.stdout:
                 run = run or "".join(re.findall(r"started run (\d+)", line))
-                if words := CHATTER.sub("", line.strip()).strip():
-                    last = words
+                words = COLOUR.sub("", line).strip()
+                last = words or last
+                if words and not words.startswith(CHATTER):
                     tell(words)
         except BaseException:
             if run:
