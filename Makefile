@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help demo test test-fast check bench clean
+.PHONY: help demo test test-fast test-federation check bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -23,7 +23,10 @@ test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n 2
 
 test-fast: $(READY)  ## the tests without the slow ones (under a minute)
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not federation'
+
+test-federation: $(READY)  ## real Flower processes, killed, refused and resumed (some minutes)
+	$(BIN)/python -m pytest -m federation
 
 check: $(READY)  ## format, lint, types and tests
 	$(BIN)/ruff format --check .

@@ -35,7 +35,7 @@ from splitmix.experiments.setup import set_up
 from stripes import SETTINGS, stripes_folder
 from toys import to_bytes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.federation]
 TESTS = Path(__file__).parent
 EXAMPLE = TESTS.parent / "examples" / "flower_app"
 PATIENCE = 600  # seconds until we give up; a quiet machine needs a tenth

@@ -57,6 +57,6 @@ def checked_deadline(value: Any) -> float:
 
 def checked_confidence(value: Any) -> float:
     """A margin between two probabilities."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UserError(f"confidence {value!r} is no margin; give a number from 0 (one base) to 1 (nearly all)")
     return float(value)
