@@ -22,6 +22,7 @@ from PIL import Image
 from bundles import random_bundle
 from serving import OPEN, post, raw, serving
 from splitmix.core.errors import UserError
+from splitmix.models import packaged
 from splitmix.runtime.bundle import file_name
 from splitmix.runtime.model import Model
 from splitmix.runtime.web.limits import Limits, Rates
@@ -454,6 +455,16 @@ def test_the_description_names_every_path(server):
     assert "deadline_ms" in page
 
 
+def test_the_examples_are_the_first_test_pictures_of_each_domain(server):
+    from splitmix.models.examples import sheet
+
+    shown = np.asarray(Image.open(io.BytesIO(httpx.get(f"{server}/static/examples.png").content)))
+    drawn, domains = sheet()
+    about = httpx.get(f"{server}/static/examples.json").json()
+    assert (about["domains"], about["labels"]) == (domains, list(range(10)))
+    assert np.abs(shown.astype(int) - drawn).mean() < 3  # another Pillow draws edges a little differently
+
+
 def test_prometheus_can_read_what_was_answered(server):
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -515,6 +526,7 @@ def test_the_command_serves_until_it_is_told_to_stop(bundle, sign):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not packaged().is_dir(), reason="the package has no bundle to serve")
 def test_without_a_bundle_it_serves_the_one_in_the_package():
     with subprocess.Popen(command("--port", 0), stdout=subprocess.PIPE, text=True) as run:
         address = next(word for word in run.stdout.readline().split() if word.startswith("http://"))
