@@ -120,7 +120,8 @@ def _notes(result: Result) -> Iterator[str]:
         )
     if _kept(result):
         judged = ", clean and under the training attack" * (result.get("objective", "plain") not in ("plain", "masked"))
-        yield f"The weights of round {result['best_round'] + 1} were kept, by their accuracy on validation images{judged}."
+        kept = result["best_round"] + 1
+        yield f"The weights of round {kept} were kept, by their accuracy on validation images{judged}."
     yield "This is one run with one seed. Another seed moves every number a little; compare methods over several."
     yield "Milliseconds are those of one image at a time on the computer of this run; parameters and MACs are counted."
 
