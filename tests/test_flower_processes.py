@@ -79,7 +79,7 @@ def plain(place):
 
 @pytest.fixture(scope="module")
 def secure(place):
-    with federation(place / "secure", 4, ["1/4", "1/2", "1/2", "1"], tls=True) as path:
+    with federation(place / "secure", 4, ["1/4", "1/4", "1/2", "1"], tls=True) as path:
         yield path
 
 
