@@ -26,6 +26,10 @@ from splitmix.runtime.manifest import digest
 SETTINGS = {"net": "digit", "atom": "1/16", "budgets": "1/16 1/8", "rounds": 1, "workers": 1, "progress": False}
 
 
+ROW = {"width": "1/16", "robust": 0.0, "clean": 0.5, "clean_low": 0.4, "clean_high": 0.6}
+ROW |= {"attacked": 0.2, "attacked_low": 0.1, "attacked_high": 0.3}
+
+
 def pictures(count, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, 28, 28, 3), dtype=np.uint8)
 
@@ -109,29 +113,31 @@ def test_accuracies_are_those_of_the_statistics_that_are_served(finished, tmp_pa
     table = bundle_run(folder, tmp_path / "bundle").manifest.table
     expected = [row["accuracy"] for row in run.result["scores"] if row["norm"] == "global"]
     assert [row.clean for row in table.rows] == expected
+    assert all(row.clean_low <= row.clean <= row.clean_high for row in table.rows)
     assert (table.norm, table.attack, table.rows[0].attacked) == ("global", None, None)
 
 
 def test_a_grid_that_was_measured_goes_into_the_bundle(finished, tmp_path):
     folder = shutil.copytree(finished[1], tmp_path / "run")
-    grid = made_up_grid("1/16", 2, dual=False) | {"norm": "global"}
+    grid = made_up_grid("1/16", 2, dual=False) | {"norm": "global", "seed": 0, "interval": "95 % confidence"}
+    grid["rows"] = [{**row, "bases": 1, "clean_clients": [0.5]} for row in grid["rows"]]
     (folder / "grid.json").write_text(json.dumps(grid))
     table = bundle_run(folder, tmp_path / "bundle").manifest.table
-    assert [row.model_dump() for row in table.rows] == grid["rows"]
-    assert (table.attack, table.samples) == (grid["attack"], 1000)
+    assert [row.attacked_low for row in table.rows] == [row["attacked_low"] for row in grid["rows"]]
+    assert (table.attack, table.samples, table.interval) == (grid["attack"], 1000, "95 % confidence")
 
 
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
         ({"norm": "client"}, "measured with 'client' statistics, but a device has 'global' ones"),
+        ({"weights_sha256": "0" * 64}, "is of other weights"),
         ({"schema": 2}, "cannot be read"),
-        (
-            {"rows": [{"width": "1/16", "robust": 0.0, "clean": 1.5}]},
-            "rows.0.clean: input should be less than or equal to 1",
-        ),
-        ({"rows": [{"width": "1/3", "robust": 0.0, "clean": 0.5}]}, "rows of widths that it has not"),
         ({"rows": 3}, "cannot be read"),
+        ({"rows": [{**ROW, "clean": 1.5}]}, "clean is 1.5, outside"),
+        ({"rows": [{**ROW, "clean_low": 0.6}]}, "an accuracy outside its own interval"),
+        ({"rows": [{**ROW, "width": "1/3"}]}, "rows of widths that it has not"),
+        ({"rows": [{**ROW, "robust": 0.5}]}, "its net has no robustness dial"),
     ],
 )
 def test_a_grid_that_does_not_fit_is_one_sentence(finished, tmp_path, grid, words):
@@ -183,6 +189,25 @@ def test_runs_that_cannot_be_bundled_are_one_sentence(tmp_path, settings, words)
     with pytest.raises(UserError, match=words):
         trained(**settings).bundle(tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.slow
+def test_a_robust_run_becomes_a_model_with_two_dials(tmp_path):
+    run = trained(objective={"name": "adversarial", "steps": 1}, norm="tracked")
+    model = run.bundle(tmp_path / "bundle")
+    assert model.dual
+    x = pictures(6)
+    order = list(run.outcome.order)
+    for robust in (0.0, 0.3, 1.0):
+        with torch.no_grad():
+            votes = run.net.run(Width(1, 16), run.weights, torch.from_numpy(x).permute(0, 3, 1, 2) / 255, robust)
+        torch.testing.assert_close(model.logits_by_base(x, robust=robust), votes[order], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_norms_that_are_no_blend_of_two_cannot_be_bundled(tmp_path):
+    with pytest.raises(UserError, match="objective=oat cannot be bundled"):
+        trained(objective={"name": "oat", "steps": 1}, norm="tracked").bundle(tmp_path / "bundle")
 
 
 def test_fed_ensemble_can_be_bundled(tmp_path):

@@ -17,7 +17,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Width
 from splitmix.nets import NETS
-from splitmix.runtime.anytime import gather, margins
+from splitmix.runtime.anytime import Pace, gather, margins
 
 ATOM = Width(1, 16)  # four bases of it: tiny nets
 DIALS = [("1/16", 0.0), ("1/8", 0.3), ("3/16", 1.0), ("1/4", 0.5)]
@@ -161,7 +161,7 @@ def test_tasks_do_not_see_each_others_dials(model):
 
 
 def test_a_thread_keeps_its_bases_while_others_calibrate_and_refresh(model):
-    x = images(32)
+    x = images(16)
     before = model(x, "1/8")
     model.calibrate(x, attack=Standing())
     after = model(x, "1/8")
@@ -172,8 +172,8 @@ def test_a_thread_keeps_its_bases_while_others_calibrate_and_refresh(model):
         return any(torch.allclose(found, known, rtol=1e-5, atol=1e-6) for known in (before, after))
 
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(read, range(60))
-        for _ in range(3):
+        answers = pool.map(read, range(24))
+        for _ in range(2):
             model.calibrate(x, attack=Standing())
             model.refresh()
             model.uncalibrate()
@@ -255,17 +255,43 @@ def test_a_late_deadline_leaves_all_bases_of_the_width(model):
     np.testing.assert_allclose(found.probabilities, model(x, "3/16").softmax(-1).numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_more_bases_are_run_only_if_they_end_in_time(monkeypatch):
-    clock = iter([0.0, 1.0, 3.9, 4.0])  # the first base takes a second: three more fit in what is left, then none
-    monkeypatch.setattr("splitmix.runtime.anytime.perf_counter", lambda: next(clock))
-    ran = []
+class Clock:
+    """Time that passes only while bases run: a second to begin with, and a second for each base."""
 
-    def votes(start, stop, x):
-        ran.append((start, stop))
+    def __init__(self, monkeypatch):
+        self.now, self.ran = 0.0, []
+        monkeypatch.setattr("splitmix.runtime.anytime.perf_counter", lambda: self.now)
+
+    def votes(self, start, stop, x):
+        self.ran.append((start, stop))
+        self.now += 1 + (stop - start)
         return torch.zeros(stop - start, len(x), 2)
 
-    _, used = gather(votes, 8, torch.zeros(1, 3), deadline=4.2)
-    assert (ran, used.tolist()) == ([(0, 1), (1, 4)], [4])
+    def steps(self, pace, deadline):
+        self.ran, self.now = [], 0.0
+        gather(self.votes, 8, torch.zeros(1, 3), pace=pace, deadline=deadline)
+        return self.ran
+
+
+def test_more_bases_are_run_only_if_they_end_in_time(monkeypatch):
+    clock, pace = Clock(monkeypatch), Pace()
+    assert clock.steps(pace, deadline=1) == [(0, 1)]  # one base takes two seconds
+    assert clock.steps(pace, deadline=9) == [(0, 3), (3, 6)]  # three are thought to take six, but take four
+    assert clock.steps(pace, deadline=9) == [(0, 5), (5, 6)]  # so five take seven at most, and in fact six
+    assert clock.now <= 9
+    for _ in range(3):
+        clock.steps(pace, deadline=12)
+    assert clock.ran == [(0, 8)]  # side by side they take nine: found out by trying
+
+
+def test_a_slow_moment_is_remembered_for_a_while():
+    pace = Pace()
+    pace.learn(1, 1, 0.001)
+    pace.learn(1, 1, 0.101)
+    assert pace.seconds(1, 1) == pytest.approx(0.031)
+    for _ in range(20):
+        pace.learn(1, 1, 0.001)
+    assert pace.seconds(1, 1) == pytest.approx(0.001, rel=0.1)
 
 
 def test_settled_images_get_no_more_bases(model):
@@ -297,7 +323,7 @@ def test_the_surest_and_the_least_sure(model):
         ({"deadline_ms": "soon"}, "deadline_ms 'soon' is no time"),
         ({"confidence": math.nan}, "confidence nan is no margin"),
         ({"confidence": 2}, "confidence 2 is no margin"),
-        ({"confidence": True}, "confidence True is no margin"),
+        ({"confidence": "sure"}, "confidence 'sure' is no margin"),
     ],
 )
 def test_deadlines_and_confidences_are_checked(model, setting, words):

@@ -209,6 +209,7 @@ def test_bases_that_fit_a_clients_memory(max_mb, bases):
 # --- commands ---
 
 
+@pytest.mark.slow
 def test_plan_and_probe_on_the_command_line(bundle, capsys):
     main(["probe", str(bundle.path), "--json"])
     rows = json.loads(capsys.readouterr().out)
@@ -223,6 +224,7 @@ def test_plan_and_probe_on_the_command_line(bundle, capsys):
     assert "can train 3 of 8 bases of digit: a budget of 3/8" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_calibrate_on_the_command_line(bundle, tmp_path, capsys):
     from PIL import Image
 

@@ -1,7 +1,6 @@
 """From a finished run to a bundle that a device can serve."""
 
 import hashlib
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Weights, Width, parse_width
 from splitmix.experiments.config import Config, make_config, read_toml
+from splitmix.experiments.grid import INTERVAL, Grid, interval, read_grid
 from splitmix.experiments.run import NORM_TEXT, Outcome, stored_outcome
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost, weightless
@@ -35,7 +35,6 @@ from splitmix.runtime.manifest import (
 )
 
 MIXING = ("splitmix", "fedensemble")  # methods whose widths are mixes of bases
-GRID = ("norm", "split", "clients", "samples", "attack", "weak", "rows")  # what a bundle takes of a run's grid.json
 CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
 
 
@@ -53,12 +52,10 @@ def bundle_run(run: Path, out: Path, wish: Wish = Wish()) -> Bundle:  # noqa: B0
     """Bundle the finished run in a folder."""
     outcome = stored_outcome(run)
     config = make_config(read_toml(run / "config.toml"), own=("task", "net"))  # neither is needed here
-    return bundle_outcome(config, outcome, out, wish, read_grid(run / "grid.json"))
+    return bundle_outcome(config, outcome, out, wish, read_grid(file) if (file := run / "grid.json").exists() else None)
 
 
-def bundle_outcome(
-    config: Config, outcome: Outcome, out: Path, wish: Wish, grid: Mapping[str, Any] | None = None
-) -> Bundle:
+def bundle_outcome(config: Config, outcome: Outcome, out: Path, wish: Wish, grid: Grid | None = None) -> Bundle:
     """Bundle a run: its bases in the order in which they are mixed, and all that was measured."""
     check_method(config)
     norm = served_norm(config, wish.calibrate)
@@ -123,6 +120,11 @@ def net_record(config: Config, outcome: Outcome, atom: Width) -> NetRecord:
             f"the net '{name}' is one of your own, which a device could not build from its name; "
             f"bundle runs of {', '.join(NETS)}"
         )
+    if any(".film." in entry for entry in outcome.weights):
+        raise UserError(
+            "a run with objective=oat cannot be bundled, as its norms are not blends of two; "
+            "train with objective=adversarial for a robustness dial"
+        )
     two, three = (Net(weightless(partial(NETS[name], classes=classes))).shapes(atom) for classes in (2, 3))
     last = next(entry for entry in two if two[entry] != three[entry])
     classes = outcome.weights[last].shape[1] if last in outcome.weights else 0
@@ -177,18 +179,28 @@ def costs_of(net: NetRecord, atom: Width, image: tuple[int, ...], sizes: Sequenc
     ]
 
 
-def table_of(result: Mapping[str, Any], norm: str, grid: Mapping[str, Any] | None) -> TableRecord:
+def table_of(result: Mapping[str, Any], norm: str, grid: Grid | None) -> TableRecord:
     """What was measured with the statistics that are served: the run's grid, or else its clean accuracies."""
-    if grid is not None:
-        if grid["norm"] != norm:
-            raise UserError(
-                f"the run's grid.json was measured with '{grid['norm']}' statistics, but a device has '{norm}' ones; "
-                f"measure it again with: splitmix eval RUN --norm {norm} --robust ..."
-            )
-        return TableRecord.model_validate({key: grid[key] for key in GRID})
-    own = [row for row in result["scores"] if row["norm"] == norm]
-    rows = [ScoreRecord(width=row["width"], robust=0.0, clean=row["accuracy"]) for row in own]
-    return TableRecord(split="test", norm=norm, clients=len(result["clients"]), rows=rows)
+    if grid is None:
+        rows = [clean_row(row, result["clients"]) for row in result["scores"] if row["norm"] == norm]
+        return TableRecord(split="test", norm=norm, clients=len(result["clients"]), interval=INTERVAL, rows=rows)
+    if grid["norm"] != norm:
+        raise UserError(
+            f"the run's grid.json was measured with '{grid['norm']}' statistics, but a device has '{norm}' ones; "
+            f"measure it again with: splitmix eval RUN --norm {norm} --robust ..."
+        )
+    if grid.get("weights_sha256", result.get("weights_sha256")) != result.get("weights_sha256"):
+        raise UserError("the run's grid.json is of other weights; measure it again with: splitmix eval")
+    known = {key: grid.get(key) for key in TableRecord.model_fields if key in grid and key != "rows"}
+    kept = [{key: row[key] for key in ScoreRecord.model_fields if key in row} for row in grid["rows"]]
+    return TableRecord.model_validate({**known, "rows": kept})
+
+
+def clean_row(row: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> ScoreRecord:
+    """A clean accuracy of the run's result, with its interval over clients."""
+    values, domains = row.get("clients", ()), [client.get("domain") for client in clients]
+    low, high = interval(values, domains) if len(values) == len(domains) else (None, None)
+    return ScoreRecord(width=row["width"], robust=0.0, clean=row["accuracy"], clean_low=low, clean_high=high)
 
 
 def trained_of(config: Config, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,16 +212,3 @@ def trained_of(config: Config, result: Mapping[str, Any]) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     torch_version = torch.__version__.split("+")[0]
     return {"splitmix": __version__, "torch": torch_version, "python": platform.python_version()}
-
-
-def read_grid(path: Path) -> Mapping[str, Any] | None:
-    """The grid that `splitmix eval` measured, if it did."""
-    if not path.exists():
-        return None
-    try:
-        grid = json.loads(path.read_text())
-        if grid["schema"] != 1 or not all(isinstance(row, dict) for row in grid["rows"]):
-            raise ValueError("its schema is not 1")
-        return {key: grid[key] for key in ("schema", *GRID)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{path}' cannot be read ({error}); measure it again with: splitmix eval") from None

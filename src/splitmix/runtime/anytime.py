@@ -13,30 +13,64 @@ from splitmix.core.errors import UserError
 Votes = Callable[[int, int, Tensor], Tensor]  # first base, last base, images -> logits (base, n, class)
 
 
+class Pace:
+    """How long steps have taken here: by the number of bases, for about as many images; what is recent counts most.
+
+    >>> pace = Pace()
+    >>> pace.learn(2, images=1, seconds=0.004)
+    >>> pace.seconds(1, images=1), pace.seconds(4, images=1), pace.seconds(1, images=100)
+    (0.004, 0.008, inf)
+    """
+
+    def __init__(self) -> None:
+        self._per_image: dict[tuple[int, int], float] = {}  # by bases, and the length of the number of images
+
+    def learn(self, bases: int, images: int, seconds: float) -> None:
+        key, new = (bases, images.bit_length()), seconds / images
+        old = self._per_image.get(key, new)
+        self._per_image[key] = old + 0.3 * (new - old)
+
+    def seconds(self, bases: int, images: int) -> float:
+        """No less than a step may take: never more than in proportion to a smaller one, or as much as a larger one."""
+        size = images.bit_length()
+        known = [(of, spent) for (of, about), spent in list(self._per_image.items()) if about == size]
+        return images * min((spent * max(1.0, bases / of) for of, spent in known), default=math.inf)
+
+    def bases_within(self, seconds: float, images: int, most: int) -> int:
+        """How many bases end in time, with a fifth to spare; none, if nothing is known."""
+        fitting = (bases for bases in range(most, 0, -1) if 1.2 * self.seconds(bases, images) <= seconds)
+        return next(fitting, 0)
+
+
 def gather(
-    votes: Votes, count: int, images: Tensor, *, deadline: float = math.inf, confidence: float = math.inf
+    votes: Votes,
+    count: int,
+    images: Tensor,
+    *,
+    pace: Pace,
+    deadline: float = math.inf,
+    confidence: float = math.inf,
 ) -> tuple[Tensor, Tensor]:
     """Mean logits (n, class), and how many bases each image was given (n,): at least one, at most `count`.
 
     `deadline` is a moment of `perf_counter`: a step is begun only if, by the pace so far, it ends before. `confidence`
     is a margin: an image is settled once its best class leads the second by as much, in the mean's probabilities.
     """
-    began = perf_counter()
-    total = votes(0, 1, images).sum(0)
-    used = torch.ones(len(images), dtype=torch.int64)
-    rows = torch.arange(len(images))  # the images that are not settled
-    done = 1
-    while done < count:
-        rows = rows[margins(total[rows] / done) < confidence]
-        now = perf_counter()
-        pace = (now - began) / done  # the first base takes longest: never too optimistic
-        in_time = int(min((deadline - now) / pace, count))
-        more = min(in_time, count - done, done if confidence < math.inf else count)  # to settle, double at each step
-        if not len(rows) or more < 1:
+    total, used = torch.zeros(()), torch.zeros(len(images), dtype=torch.int64)
+    rows, done = torch.arange(len(images)), 0  # the images that are not settled, and the bases that they have had
+    while len(rows) and done < count:
+        began = perf_counter()
+        most = count - done if confidence == math.inf else min(max(1, done), count - done)  # to settle, doubled
+        more = most if deadline == math.inf else pace.bases_within(deadline - began, len(rows), most)
+        if done and not more:
             break
-        total[rows] += votes(done, done + more, images[rows]).sum(0)
+        more = max(1, more)
+        found = votes(done, done + more, images[rows]).sum(0)
+        total = total.index_add(0, rows, found) if done else found
+        pace.learn(more, len(rows), perf_counter() - began)
         done += more
         used[rows] = done
+        rows = rows[margins(total[rows] / done) < confidence]
     return total / used[:, None], used
 
 

@@ -5,6 +5,7 @@ import json
 import math
 from fractions import Fraction
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -91,7 +92,8 @@ class TableRecord(Record):
     clients: Count
     samples: Count | None = None
     attack: Text | None = None
-    weak: bool = False
+    weak: bool = False  # the attack proves little
+    interval: Text | None = None  # what the ends of the intervals mean
     rows: Annotated[list[ScoreRecord], Field(max_length=5000)]
 
 
@@ -197,11 +199,11 @@ def _check_table(said: Manifest) -> None:
     if not said.net.dual and any(robust for _, robust in dials):
         raise ValueError("its table has robust rows, but its net has no robustness dial")
     for row in said.table.rows:
-        for low, value, high in (
-            (row.clean_low, row.clean, row.clean_high),
-            (row.attacked_low, row.attacked, row.attacked_high),
-        ):
-            if value is not None and not (value if low is None else low) <= value <= (value if high is None else high):
+        clean = [row.clean_low, row.clean, row.clean_high]
+        attacked = [row.attacked_low, row.attacked, row.attacked_high]
+        for ends in (clean, attacked):
+            known = [end for end in ends if end is not None]
+            if any(low > high + 1e-6 for low, high in pairwise(known)):  # they may have been rounded
                 raise ValueError("its table has an accuracy outside its own interval")
 
 

@@ -18,7 +18,7 @@ from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Weights, Width, check_multiple, parse_dial, parse_width
-from splitmix.runtime.anytime import checked_confidence, checked_deadline, gather
+from splitmix.runtime.anytime import Pace, checked_confidence, checked_deadline, gather
 from splitmix.runtime.bundle import Bundle, file_name
 from splitmix.runtime.calibration import FILE, Calibration, measure, read_calibration, write_calibration
 from splitmix.runtime.images import checked_images, to_net
@@ -61,6 +61,7 @@ class Held:
     calibration: Calibration | None
     folded: Weights
     mixes: dict[tuple[int, int], Mix] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
 
     @classmethod
     def of(cls, mixer: Mixer, weights: Weights, calibration: Calibration | None) -> "Held":
@@ -220,6 +221,7 @@ class Model:
                 lambda start, stop, some: run(held.mix(start, stop), some, strength),
                 bases,
                 images,
+                pace=held.pace,
                 deadline=deadline,
                 confidence=margin,
             )
