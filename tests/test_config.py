@@ -19,6 +19,7 @@ from splitmix.experiments.config import (
     read_toml,
     to_toml,
 )
+from splitmix.experiments.run import check_same_config
 
 OTHER = {  # a value for each key that differs from its default
     "task": "digits",
@@ -44,6 +45,7 @@ OTHER = {  # a value for each key that differs from its default
     "repeats": 0,
     "min_updates": 2,
     "clip": 0.0,
+    "max_samples": 999,
     "clients": 4,
     "partition": {"name": "classes", "k": 3},
     "val_ratio": 0.5,
@@ -216,6 +218,15 @@ def test_keys_that_came_later_leave_the_hash_of_older_runs():
     assert {key: Config.model_fields[key].default for key in LATER} == LATER
     older = Config().model_dump(mode="json", exclude=FREE | LATER.keys())
     assert Config().digest() == hashlib.sha256(json.dumps(older, sort_keys=True).encode()).hexdigest()
+
+
+def test_a_run_older_than_some_keys_can_be_resumed(tmp_path):
+    config, later = make_config({"rounds": 3}), (*LATER, *FREE)
+    older = [line for line in to_toml(config).splitlines() if not line.startswith(later)]
+    (tmp_path / "config.toml").write_text("\n".join(older))
+    check_same_config(tmp_path, to_toml(config))
+    with pytest.raises(UserError, match=r"clip = 5.0 \(now 2.0\)"):
+        check_same_config(tmp_path, to_toml(make_config({"rounds": 3, "clip": 2})))
 
 
 def test_a_task_brings_its_own_defaults_which_give_way():

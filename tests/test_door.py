@@ -219,6 +219,13 @@ def test_more_steps_may_go_further():
     assert far(passed) == pytest.approx([0.3, 0.3], rel=1e-4)
 
 
+def test_claiming_ever_more_steps_does_not_help():
+    profiles = [replace(PROFILES[0], samples=10**18)]
+    door = Door(NET, LAYOUT, WEIGHTS, profiles, clip=5.0, usual=USUAL)
+    (passed,) = door.admitted([job()], [answer(job(), by=100.0, samples=10**18)])
+    assert far(passed) == pytest.approx([0.5, 0.5], rel=1e-4)  # five times the usual, and no more
+
+
 def test_usual_is_the_median_of_the_clients_with_a_vote_each():
     jobs = [job(0), job(1, 0), job(2), job(3, 0, 1, 2, 3)]
     distances = [0.1, 0.2, 0.3, 0.4]

@@ -257,6 +257,12 @@ def test_without_any_client_a_round_is_given_up():
         federate(METHOD, engine, Net(Tiny), toy_weights(), toy_federation())
 
 
+def test_who_registers_too_many_samples_is_not_asked():
+    _, (report,), _ = faulty_run({}, rounds=1, max_samples=13)  # client 2 has sixteen
+    assert report.seen.cohort == (0, 1, 3)
+    assert report.seen.missing == [Missing(2, "not asked: too many samples")]
+
+
 def test_a_repeated_round_draws_others():
     draws = [draw_cohort(PROFILES, 5, 0, 0, repeat) for repeat in range(3)]
     assert draws[0] == draw_cohort(PROFILES, 5, 0, 0)

@@ -84,7 +84,7 @@ class Door:
 
     Who moves a base more than `clip` times as far as usual is brought back to what is usual: the median, over the
     clients of the round before, of how far a number moved (root mean square), parameters and norm statistics apart;
-    in proportion more for a client that takes more steps. While nothing is usual yet, the size of the base itself.
+    up to `clip` times more for a client that takes more steps. While nothing is usual yet, the size of the base itself.
     """
 
     net: Net
@@ -161,7 +161,8 @@ class Door:
         """How far a number of each base usually moves in so many steps."""
         usual = self.usual.get(kind, 0.0)
         if usual > 0:
-            return torch.tensor(usual * max(1.0, steps / self.usual["steps"]), dtype=torch.float64)
+            more = min(max(1.0, steps / self.usual["steps"]), max(1.0, self.clip))  # the client itself says how many
+            return torch.tensor(usual * more, dtype=torch.float64)
         size = root_mean_square(old)
         return torch.where(size > 0, size, math.inf)  # of a base that is all zeros, nothing is known
 

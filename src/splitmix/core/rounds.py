@@ -15,7 +15,7 @@ from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge
 from splitmix.core.random import rng_for
 from splitmix.core.threads import one_thread
-from splitmix.core.types import Part, Plan, Profile, Train, Weights
+from splitmix.core.types import Missing, Part, Plan, Profile, Train, Weights
 
 
 class Schedule(Protocol):
@@ -79,6 +79,7 @@ class Federation:
     min_share: float = 0.5  # of the clients with a job must answer, else the round is repeated
     repeats: int = 2  # at most, of one round
     min_updates: int = 1  # a base with fewer keeps its value
+    max_samples: int | None = None  # who registers more is not asked; None: any number
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,11 @@ def one_round(
     plan = replace(how.plan, lr=how.plan.lr * how.schedule(round, how.rounds))
     weigh = getattr(method, "weigh", weigh_once)
     while True:
-        cohort = draw_cohort(engine.profiles(round), how.cohort, how.seed, round, len(failed))
+        profiles, braggarts = believable(engine.profiles(round), how.max_samples)
+        cohort = draw_cohort(profiles, how.cohort, how.seed, round, len(failed))
         jobs = make_jobs(method.assign(round, cohort), cohort, round, plan, how)
         door = Door(net, method.layout, weights, cohort, how.clip, usual)
+        door.seen.missing.extend(braggarts)
         updates = door.admitted(jobs, engine.run(weights, jobs))
         with one_thread():
             merged = merge(net, method.layout, weights, (replace(u, weight=weigh(u.parts)) for u in updates))
@@ -165,6 +168,16 @@ def one_round(
         sent,
         sum(tried.bytes_up for tried in (*failed, seen)),
         door.usual_next(),
+    )
+
+
+def believable(profiles: Sequence[Profile], most: int | None) -> tuple[list[Profile], list[Missing]]:
+    """The clients that may be asked, and those that registered too many samples to be believed."""
+    if most is None:
+        return list(profiles), []
+    return (
+        [profile for profile in profiles if profile.samples <= most],
+        [Missing(profile.client, "not asked: too many samples") for profile in profiles if profile.samples > most],
     )
 
 

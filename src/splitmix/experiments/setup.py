@@ -128,6 +128,7 @@ def federation(config: Config) -> Federation:
         min_share=config.min_share,
         repeats=config.repeats,
         min_updates=config.min_updates,
+        max_samples=config.max_samples,
     )
 
 
