@@ -249,6 +249,18 @@ def test_the_ensemble_is_at_least_as_strong_as_ours_and_stays_in_the_ball():
     assert torch.equal(theirs(net, x, y, rng()), found)
 
 
+@pytest.mark.slow
+def test_the_whole_ensemble_takes_images_in_the_order_of_our_batches():
+    pytest.importorskip("pyautoattack")
+    x, y = toy_batch(2)
+    x = x.expand(-1, 2, -1, -1).contiguous(memory_format=torch.channels_last)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)).requires_grad_(False)
+    found = find_attack({"name": "autoattack", "eps": 0.001})(net, x, net(x).argmax(1), rng())  # all four attacks
+    assert (found - x).abs().max() <= 0.001 + 1e-6
+
+
 def test_the_ensemble_names_its_package_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
     x, y = toy_batch(4)

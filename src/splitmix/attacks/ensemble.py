@@ -50,7 +50,7 @@ class AutoAttack:
             seed = int(torch.randint(2**31, (), generator=rng))
             ensemble = self._ensemble(predict, classes, seed)
             with torch.random.fork_rng(devices=[]):  # the package seeds PyTorch's own generator
-                found: Tensor = ensemble.run_standard_evaluation(x, y, batch_size=len(x))[0]
+                found: Tensor = ensemble.run_standard_evaluation(x.contiguous(), y, batch_size=len(x))[0]
             return found
 
     def _ensemble(self, predict: Predict, classes: int, seed: int) -> Any:
