@@ -63,6 +63,12 @@ def test_only_validation_images_and_the_asked_widths_count():
         best_round(rows, {"1/4"})
 
 
+def test_where_rounds_are_judged_under_attack_so_are_trials():
+    rows = [score(0, "1/8", 0.9), score(0, "1", 0.9) | {"judged": 0.5}, score(1, "1/8", 0.8), score(1, "1", 0.8)]
+    rows[-1]["judged"] = 0.6
+    assert best_round(rows, {"1/8", "1"}) == {"accuracy": 0.6, "round": 2, "widths": {"1": 0.6}}
+
+
 def test_the_rate_with_the_best_accuracy_is_chosen():
     assert FULL["chosen"] == {"splitmix": {"lr": 0.1, "accuracy": 0.9, "edge": False}}
 

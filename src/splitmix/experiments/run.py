@@ -128,7 +128,7 @@ class Run:
         scores = self._score(state.weights, self._question("val"))
         rows = [{"kind": "score", "round": round, "split": "val", **score_row(s, per_client=False)} for s in scores]
         judged, trials = judge(self.setup, self.engine, state.weights, scores[-1], self._question("val"))
-        rows[-1] |= {"trials": trials} if trials else {}
+        rows[-1] |= {"trials": trials, "judged": judged} if trials else {}
         self._record(rows)
         if judged > state.best_accuracy:
             best = replace(state, best_round=round, best_accuracy=judged, best=state.weights)

@@ -18,7 +18,8 @@ from splitmix.experiments.tables import Column, Table, plain
 
 JUDGED = (
     "the best validated round of each trial, by the mean over clients of their validation accuracy, averaged over the "
-    "widths that are some client's budget (over all served widths if none is), then over seeds; of equals the lower"
+    "widths that are some client's budget (over all served widths if none is), then over seeds; with an attack in the "
+    "objective by clean accuracy and accuracy under attack of the widest, by their shares; of equals the lower"
 )
 
 
@@ -65,10 +66,13 @@ _TUNING: TypeAdapter[Tuning] = TypeAdapter(Tuning)
 
 
 def best_round(metrics: Sequence[Row], widths: set[str]) -> dict[str, Any]:
-    """The round with the highest validation accuracy on average over the widths."""
+    """The round with the highest validation accuracy on average over the widths; or as judged under attack, if it is."""
     rounds: dict[int, dict[str, float]] = {}
-    for row in metrics:
-        if row["kind"] == "score" and row.get("split") == "val" and row["width"] in widths:
+    scores = [row for row in metrics if row["kind"] == "score" and row.get("split") == "val"]
+    judged = [row | {"accuracy": row["judged"]} for row in scores if "judged" in row]
+    widths = {row["width"] for row in judged} or widths
+    for row in judged or scores:
+        if row["width"] in widths:
             rounds.setdefault(row["round"], {})[row["width"]] = row["accuracy"]
     whole = {number: found for number, found in rounds.items() if len(found) == len(widths)}
     if not whole:
