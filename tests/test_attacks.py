@@ -252,7 +252,7 @@ def test_the_ensemble_is_at_least_as_strong_as_ours_and_stays_in_the_ball():
 @pytest.mark.slow
 def test_the_whole_ensemble_takes_images_in_the_order_of_our_batches():
     pytest.importorskip("pyautoattack")
-    x, y = toy_batch(2)
+    x = toy_batch(2)[0]
     x = x.expand(-1, 2, -1, -1).contiguous(memory_format=torch.channels_last)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)

@@ -1,5 +1,6 @@
 """Grids of widths and dials: what they measure, how sure they are, how they are stored, shown and drawn."""
 
+import io
 import json
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
@@ -19,6 +21,7 @@ from splitmix.experiments.evaluate import open_run
 from splitmix.experiments.grid import DIALS, Wish, interval, measure_grid, read_grid, stored_grids, write_grid
 from splitmix.experiments.grid_report import by_dial, grid_notes, grid_table, order_note, ra_sa
 from splitmix.experiments.masking import at_most, check_masking, falling, masking_table, planned, white_is_strongest
+from splitmix.experiments.progress import Countdown
 from splitmix.experiments.report import write_report
 from splitmix.experiments.run import run_in_folder
 from splitmix.experiments.setup import set_up
@@ -157,6 +160,20 @@ def test_progress_counts_the_answers_that_take_time():
     assert seen == [4, *"...."]  # two clients at two dials, under attack
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_answers_are_counted_with_the_time_left(terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    with Countdown("answers", console) as left:
+        left.begin(20)
+        for _ in range(20):
+            left.step()
+    shown = console.file.getvalue()
+    if terminal:
+        assert "20/20" in shown
+    else:
+        assert [line.split()[1] for line in shown.splitlines()] == [f"{n}/20" for n in range(2, 21, 2)]
+
+
 # --- showing ------------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +241,7 @@ def test_a_stored_grid_comes_back(tmp_path):
         lambda grid: {**grid, "rows": [{**grid["rows"][0], "robust": "nan"}]},
         lambda grid: {**grid, "rows": [{**grid["rows"][0], "width": "9"}]},
         lambda grid: {**grid, "clients": "many"},
+        lambda grid: {**grid, "rows": [{**grid["rows"][0], "attacked": None}]},
     ],
 )
 def test_a_damaged_grid_is_one_sentence(tmp_path, damage):

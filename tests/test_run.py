@@ -380,6 +380,19 @@ def test_the_best_validation_round_is_what_is_kept(own, tmp_path, variant):
     assert again["accuracy"] == pytest.approx(max(accuracies))
 
 
+@pytest.mark.parametrize("variant", ["dual", "single"])
+def test_a_run_under_attack_keeps_the_round_that_is_best_in_both_respects(own, tmp_path, variant):
+    run(own, tmp_path, **VARIANTS[variant], lr=2.0, rounds=5, schedule="constant", seed=3)
+    rows = [row for row in read_metrics(tmp_path) if row["kind"] == "score" and row["width"] == "1"]
+    clean, attacked = zip(*(row["trials"] for row in rows), strict=True)
+    assert [trial["accuracy"] for trial in clean] == [row["accuracy"] for row in rows]
+    assert {(trial["attack"], trial["robust"]) for trial in attacked} == {
+        ("L-inf PGD, eps 8/255, 2 steps of 2/255, random start, 1 restart", 1.0 if variant == "dual" else 0.0)
+    }
+    judged = [one["accuracy"] + two["accuracy"] for one, two in zip(clean, attacked, strict=True)]
+    assert read_result(tmp_path)["best_round"] == judged.index(max(judged))
+
+
 @pytest.mark.parametrize("variant", ["post", "tracked", "local"])
 def test_scoring_again_gives_the_scores_of_the_run(whole, variant):
     for norm in {row["norm"] for row in read_result(whole(variant))["scores"]}:

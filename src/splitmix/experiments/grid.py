@@ -132,6 +132,8 @@ def read_grid(path: Path) -> Grid:
         if grid["schema"] != 1:
             raise ValueError(f"its schema is {grid['schema']!r}, not 1")
         grid["rows"] = [_checked(row) for row in grid["rows"]]
+        if grid["attack"] and any(row["attacked"] is None for row in grid["rows"]):
+            raise ValueError("it names an attack without its accuracies")
         texts = {key: str(grid[key]) for key in ("split", "norm")} | {"attack": grid["attack"] and str(grid["attack"])}
         return {**grid, **texts, "clients": int(grid["clients"]), "samples": int(grid["samples"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

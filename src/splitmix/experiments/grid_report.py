@@ -1,26 +1,34 @@
 """A grid for people: its table, its pictures, and what its numbers do not say."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from splitmix.core.types import parse_width
+from splitmix.data.picture import COLOURS
 from splitmix.experiments import drawing
 from splitmix.experiments.drawing import Line, NothingToDrawError, Picture, in_style, paper, shade
 from splitmix.experiments.figures import named
 from splitmix.experiments.grid import INTERVAL, Grid
 from splitmix.experiments.tables import Column, Table, percent
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 WEAK = (
     "Only a weak attack was run, so the true robust accuracy may be much lower; "
     "measure it with --attack pgd20 or autoattack."
 )
 NOT_ATTACKED = "No attack was run, so nothing is said about robustness; measure it with --attack pgd20."
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model, or a dial of one, and what it reaches."""
+
+    name: str
+    clean: float
+    attacked: float
 
 
 def grid_table(grid: Grid) -> Table:
@@ -94,22 +102,33 @@ def grid_pictures(grid: Grid) -> Iterator[Callable[[], Picture]]:
     yield partial(by_dial, grid)
 
 
-@in_style
 def ra_sa(grid: Grid) -> Picture:
     """Clean accuracy against accuracy under attack: a curve for each width, a point for each dial."""
-    curves = _curves(grid)
-    if not any(row["attacked"] is not None for row in grid["rows"]):
+    if not grid["attack"]:
         raise NothingToDrawError("no attack was run, so there is no accuracy under attack to draw")
-    widths = list(curves)
-    figure, (axes,) = paper(_price(grid), "clean accuracy (%); a curve for each width, a point for each dial", 4.2)
-    for i, (_, rows) in enumerate(curves.items()):
-        line = _line(rows, "attacked", "clean")
-        drawing.draw_line(axes, line, shade(i, len(widths)), marker="o", zorder=3 + i, clip_on=False)
-        if len(curves) < 5 or i in (0, len(curves) - 1):
-            _name_dials(axes, rows, line)
-    axes.set_xlabel(f"accuracy under attack (%)\n{_attack(grid)}")
+    curves = _curves(grid)
+    points = {
+        named(width): [Point(_dial(row["robust"]), row["clean"], row["attacked"]) for row in rows]
+        for width, rows in curves.items()
+    }
+    colours = [shade(i, len(curves)) for i in range(len(curves))]
+    return tradeoff(points, grid["attack"], _price(grid), "a curve for each width, a point for each dial", colours)
+
+
+@in_style
+def tradeoff(
+    curves: Mapping[str, Sequence[Point]], attack: str, title: str, about: str, colours: Sequence[str] = COLOURS
+) -> Picture:
+    """Named curves of models or dials between clean accuracy and accuracy under one and the same attack."""
+    figure, (axes,) = paper(title, f"clean accuracy (%); {about}", 4.2)
+    for i, (points, colour) in enumerate(zip(curves.values(), colours, strict=False)):
+        line = [(100 * point.attacked, 100 * point.clean) for point in points]
+        drawing.draw_line(axes, line, colour, marker="o", zorder=3 + i, clip_on=False)
+        for point, place in zip(points, line, strict=True) if len(curves) < 5 or i in (0, len(curves) - 1) else ():
+            axes.annotate(point.name, place, (4, 4), textcoords="offset points", fontsize=7, color=drawing.GREY)
+    axes.set_xlabel(f"accuracy under attack (%)\n{_wrapped(attack, 76)}")
     axes.margins(x=0.08, y=0.12)
-    drawing.legend(figure, [named(width) for width in widths], [shade(i, len(widths)) for i in range(len(widths))])
+    drawing.legend(figure, list(curves), colours[: len(curves)])
     drawing.per_cent_ticks(axes)
     return Picture("ra-sa", figure)
 
@@ -124,7 +143,9 @@ def by_dial(grid: Grid) -> Picture:
     title = "Turning the dial" + (" trades clean accuracy for robustness" if _trades(grid) else "")
     figure, panels = paper(title, "accuracy (%) by robustness dial, with 95 % intervals", 3.8, 1, len(kinds))
     for panel, kind in zip(panels, kinds, strict=True):
-        panel.set_title("clean images" if kind == "clean" else f"under attack\n{_attack(grid, 40)}", fontsize=8)
+        panel.set_title(
+            "clean images" if kind == "clean" else f"under attack\n{_wrapped(grid['attack'], 40)}", fontsize=8
+        )
         for colour, rows in zip(colours, curves.values(), strict=True):
             line = _line(rows, "robust", kind)
             drawing.draw_line(panel, [(x / 100, y) for x, y in line], colour, marker="o", markersize=3)
@@ -148,12 +169,6 @@ def _line(rows: Sequence[dict[str, Any]], x: str, y: str) -> Line:
     return [(100 * row[x], 100 * row[y]) for row in rows if row[x] is not None and row[y] is not None]
 
 
-def _name_dials(axes: "Axes", rows: Sequence[dict[str, Any]], line: Line) -> None:
-    for row, point in zip(rows, line, strict=True):
-        text = _dial(row["robust"])
-        axes.annotate(text, point, (4, 4), textcoords="offset points", fontsize=7, color=drawing.GREY)
-
-
 def _price(grid: Grid) -> str:
     """What the dial buys at the widest width, as a fact."""
     rows = list(_curves(grid).values())[-1]
@@ -170,9 +185,9 @@ def _trades(grid: Grid) -> bool:
     return bool(grid["attack"]) and all(a["clean"] > b["clean"] and a["attacked"] < b["attacked"] for a, b in ends)
 
 
-def _attack(grid: Grid, letters: int = 76) -> str:
-    """The attack's full name, in lines that fit a picture."""
-    return "\n".join(textwrap.wrap(grid["attack"], letters))
+def _wrapped(text: str, letters: int) -> str:
+    """Lines that fit a picture."""
+    return "\n".join(textwrap.wrap(text, letters))
 
 
 def _dial(value: float) -> str:

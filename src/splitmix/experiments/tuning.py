@@ -66,7 +66,7 @@ _TUNING: TypeAdapter[Tuning] = TypeAdapter(Tuning)
 
 
 def best_round(metrics: Sequence[Row], widths: set[str]) -> dict[str, Any]:
-    """The round with the highest validation accuracy on average over the widths; or as judged under attack, if it is."""
+    """The round with the highest validation accuracy on average over the widths, or as judged under attack if it is."""
     rounds: dict[int, dict[str, float]] = {}
     scores = [row for row in metrics if row["kind"] == "score" and row.get("split") == "val"]
     judged = [row | {"accuracy": row["judged"]} for row in scores if "judged" in row]
