@@ -57,6 +57,7 @@ def bundle_run(run: Path, out: Path, wish: Wish = Wish()) -> Bundle:  # noqa: B0
 
 def bundle_outcome(config: Config, outcome: Outcome, out: Path, wish: Wish, grid: Grid | None = None) -> Bundle:
     """Bundle a run: its bases in the order in which they are mixed, and all that was measured."""
+    check_objective(outcome.weights)
     check_method(config)
     norm = served_norm(config, wish.calibrate)
     atom, result = parse_width(config.atom), outcome.result
@@ -89,6 +90,15 @@ def bundle_outcome(config: Config, outcome: Outcome, out: Path, wish: Wish, grid
     return write_bundle(out, manifest, files)
 
 
+def check_objective(weights: Weights) -> None:
+    """A device turns robustness by blending two norms; a dial that goes through layers of its own is another thing."""
+    if any(".film." in entry for entry in weights):
+        raise UserError(
+            "a run with objective=oat cannot be bundled, as its robustness dial is not a blend of two norms; "
+            f"train with method={' or '.join(MIXING)} and objective=adversarial"
+        )
+
+
 def check_method(config: Config) -> None:
     """Only where a width is a mix of bases can a device do with the first few of them."""
     if config.method_name not in MIXING:
@@ -119,11 +129,6 @@ def net_record(config: Config, outcome: Outcome, atom: Width) -> NetRecord:
         raise UserError(
             f"the net '{name}' is one of your own, which a device could not build from its name; "
             f"bundle runs of {', '.join(NETS)}"
-        )
-    if any(".film." in entry for entry in outcome.weights):
-        raise UserError(
-            "a run with objective=oat cannot be bundled, as its norms are not blends of two; "
-            "train with objective=adversarial for a robustness dial"
         )
     two, three = (Net(weightless(partial(NETS[name], classes=classes))).shapes(atom) for classes in (2, 3))
     last = next(entry for entry in two if two[entry] != three[entry])
