@@ -9,13 +9,14 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 from rich.console import Console
 
 from splitmix import __version__
-from splitmix.core.errors import UserError, unknown
+from splitmix.cli_options import HERE, Flag, Json, Machine, Option, Words
+from splitmix.core.errors import UserError
 from splitmix.core.types import Width, check_multiple, parse_width
 
 app = App(
@@ -27,10 +28,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # we say how to go on
 )
 
-Json = Annotated[bool, Parameter(name="--json", negative="")]
-Flag = Annotated[bool, Parameter(negative="")]
 Counted = TypeVar("Counted")
-Widths = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
 
 
 @app.command
@@ -38,12 +36,10 @@ def train(
     source: str = "mini",
     /,
     *,
-    option: Annotated[list[str] | None, Parameter(name=["-o", "--option"], negative="")] = None,
+    option: Option = None,
     out: Path | None = None,
     resume: Flag = False,
-    workers: int | None = None,
-    device: str = "cpu",
-    data_root: Path | None = None,
+    machine: Machine = HERE,
     tensorboard: Flag = False,
     engine: str = "simulator",
     state: Path = Path(".flower"),
@@ -74,12 +70,6 @@ def train(
         Folder of the run; default: a name made of the settings, under runs/.
     resume
         Go on where the run in the folder stopped, or begin it.
-    workers
-        Client processes; default: one per core.
-    device
-        cpu or cuda.
-    data_root
-        Folder of data sets; default: the variable SPLITMIX_DATA.
     tensorboard
         Log for TensorBoard too.
     engine
@@ -98,14 +88,14 @@ def train(
     from splitmix.experiments.run import Watcher, run_in_folder
     from splitmix.experiments.setup import set_up
 
-    count, on = checked_workers(workers), checked_device(device)
+    count, on, root = machine.processes(), machine.checked_device(), machine.data_root
     command = shlex.join(["splitmix", *sys.argv[1:]])
     if engine != "simulator":
-        where = Elsewhere(engine, state, deadline, count, data_root)
+        where = Elsewhere(engine, state, deadline, count, root)
         folder = train_elsewhere(where, read_settings(source, option or ()), out, resume=resume, command=command)
     else:
         config = read_config(source, option or ())
-        setup = set_up(config, root=data_root)
+        setup = set_up(config, root=root)
         name = f"{setup.task.name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
         folder = out or Path("runs") / name
         watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
@@ -139,11 +129,11 @@ def cost(
     net: str,
     /,
     *,
-    width: Widths = None,
+    width: Words = None,
     atom: str = "1/8",
     image: str | None = None,
     method: str | None = None,
-    budgets: Widths = None,
+    budgets: Words = None,
     batch: int = 32,
     as_json: Json = False,
 ) -> None:
@@ -162,7 +152,7 @@ def cost(
     net
         A net (see `splitmix nets`), or your own as module:function.
     width
-        Widths to count; default: 1/8, 1/4, 1/2 and 1, or all that the method serves.
+        Words to count; default: 1/8, 1/4, 1/2 and 1, or all that the method serves.
     atom
         Width of one base.
     image
@@ -254,24 +244,6 @@ def show_rows(title: str, columns: Sequence[Any], rows: Sequence[Any], as_json: 
 
 def say(text: str) -> None:
     Console().print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def checked_workers(workers: int | None) -> int:
-    from splitmix.engines.simulator import default_workers
-
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers {workers} is too few; give 1 or more")
-    return workers or default_workers()
-
-
-def checked_device(device: str) -> str:
-    import torch
-
-    if device not in ("cpu", "cuda"):
-        raise unknown("device", device, ("cpu", "cuda"))
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was asked for, but PyTorch sees no GPU here; use --device cpu")
-    return device
 
 
 def cost_of(net: str, build: Any, image: str | None, count: Callable[[tuple[int, ...]], Counted]) -> Counted:

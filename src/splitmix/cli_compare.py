@@ -6,21 +6,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
 from rich.console import Console
 
-from splitmix.cli import Json, app, checked_device, checked_workers, say
+from splitmix.cli import app, say
+from splitmix.cli_options import HERE, Json, Machine, Numbers, Option, Rates, Words
 from splitmix.core.errors import UserError
 
 if TYPE_CHECKING:
     from splitmix.experiments.compare import Bench
-
-Option = Annotated[list[str] | None, Parameter(name=["-o", "--option"], negative="")]
-Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
-Numbers = Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")]
-Rates = Annotated[list[float] | None, Parameter(consume_multiple=True, negative="")]
 
 METHODS = ("splitmix", "heterofl", "sheterofl", "fedavg")
 
@@ -31,13 +26,11 @@ def compare(
     /,
     *,
     option: Option = None,
-    methods: Names = None,
+    methods: Words = None,
     seeds: Numbers = None,
     tuned: Path | None = None,
     out: Path | None = None,
-    workers: int | None = None,
-    device: str = "cpu",
-    data_root: Path | None = None,
+    machine: Machine = HERE,
     as_json: Json = False,
 ) -> None:
     """Run several methods over several seeds under the same budgets, and write one table and page.
@@ -66,12 +59,6 @@ def compare(
         Take each method's learning rate from this record of `splitmix tune` (tuning.json or its folder).
     out
         Folder of the comparison; default: a name made of the settings, under runs/.
-    workers
-        Client processes; default: one per core.
-    device
-        cpu or cuda.
-    data_root
-        Folder of data sets; default: the variable SPLITMIX_DATA.
     as_json
         Print the rows as JSON.
     """
@@ -87,7 +74,7 @@ def compare(
     contenders = parse_contenders(methods or METHODS)
     if tuned is not None:
         contenders = with_rates(contenders, read_rates(tuned, str(given.get("task", "mini"))))
-    bench = make_bench(workers, device, data_root)
+    bench = make_bench(machine)
     folder = out or default_folder("compare", given)
     with repeatable():
         found = comparing.compare(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, bench)
@@ -107,14 +94,12 @@ def tune(
     /,
     *,
     option: Option = None,
-    methods: Names = None,
+    methods: Words = None,
     rates: Rates = None,
     seeds: Numbers = None,
     rounds: int | None = None,
     out: Path | None = None,
-    workers: int | None = None,
-    device: str = "cpu",
-    data_root: Path | None = None,
+    machine: Machine = HERE,
     as_json: Json = False,
 ) -> None:
     """Try the same learning rates for every method, judged on validation images only, and record them.
@@ -143,12 +128,6 @@ def tune(
         Rounds of a trial; default: as set for the task.
     out
         Folder of the tuning; default: a name made of the settings, under runs/.
-    workers
-        Client processes; default: one per core.
-    device
-        cpu or cuda.
-    data_root
-        Folder of data sets; default: the variable SPLITMIX_DATA.
     as_json
         Print the record as JSON.
     """
@@ -164,7 +143,7 @@ def tune(
     grid = tuning.Grid(parse_contenders(methods or METHODS), checked_rates(rates), checked_seeds(seeds, (1,)))
     folder = out or default_folder("tune", given)
     with repeatable():
-        found = tuning.tune(given, grid, folder, make_bench(workers, device, data_root))
+        found = tuning.tune(given, grid, folder, make_bench(machine))
     if as_json:
         print(json.dumps(found, indent=1))
         return
@@ -177,7 +156,7 @@ def shared_settings(given: dict[str, Any], rates: bool) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in ("method", "seed", *(["lr"] if rates else []))}
 
 
-def make_bench(workers: int | None, device: str, root: Path | None) -> "Bench":
+def make_bench(machine: Machine) -> "Bench":
     from splitmix.experiments.compare import Bench
     from splitmix.experiments.progress import terminal_watcher
 
@@ -187,8 +166,8 @@ def make_bench(workers: int | None, device: str, root: Path | None) -> "Bench":
     def tell(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    count, where = checked_workers(workers), checked_device(device)
-    return Bench(count, where, root, command, watch=lambda: [terminal_watcher(console)], say=tell)
+    count, device = machine.processes(), machine.checked_device()
+    return Bench(count, device, machine.data_root, command, watch=lambda: [terminal_watcher(console)], say=tell)
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
 from rich.console import Console
 
-from splitmix.cli import Flag, Json, Widths, app, checked_workers, say, show_rows
+from splitmix.cli import app, say, show_rows
+from splitmix.cli_options import Flag, Json, Words, checked_workers
 from splitmix.core.errors import UserError
 from splitmix.core.types import parse_dial, parse_width
 
@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from splitmix.experiments.grid import Wish
     from splitmix.experiments.tables import Table
 
-Dials = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
-
 
 @app.command(name="eval")
 def evaluate(
     run: Path,
     /,
     *,
-    width: Widths = None,
-    robust: Dials = None,
+    width: Words = None,
+    robust: Words = None,
     attack: str | None = None,
     images: int | None = None,
     masking: Flag = False,

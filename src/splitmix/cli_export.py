@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from splitmix.cli import Flag, Json, Widths, app, say
+from splitmix.cli import app, say
+from splitmix.cli_options import Flag, Json, Words
 from splitmix.core.types import parse_dial, parse_width
 
 
@@ -13,7 +14,7 @@ def export(
     /,
     *,
     format: str = "onnx",
-    width: Widths = None,
+    width: Words = None,
     robust: str | None = None,
     per_base: Flag = False,
     calibration: Path | None = None,

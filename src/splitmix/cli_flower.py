@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from splitmix.cli import Flag, Json, app, say, show_rows
+from splitmix.cli import app, say, show_rows
+from splitmix.cli_options import Flag, Json
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 

@@ -17,7 +17,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from splitmix.cli import Flag, Json, app, say, show_rows
+from splitmix.cli import app, say, show_rows
+from splitmix.cli_options import Flag, Json
 from splitmix.core.errors import UserError
 from splitmix.experiments.tables import Column
 

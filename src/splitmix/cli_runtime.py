@@ -4,7 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from splitmix.cli import Flag, Json, Widths, app, checked_image, say, show_rows
+from splitmix.cli import app, checked_image, say, show_rows
+from splitmix.cli_options import Flag, Json, Words
 from splitmix.core.errors import UserError
 from splitmix.core.types import parse_width
 
@@ -17,7 +18,7 @@ def bundle(
     out: Path | None = None,
     half: Flag = False,
     calibrate: Flag = False,
-    classes: Widths = None,
+    classes: Words = None,
     image: str | None = None,
     as_json: Json = False,
 ) -> None:
