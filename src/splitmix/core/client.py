@@ -1,5 +1,6 @@
 """What happens on a client: local training, scoring and calibration, the same for all methods and engines."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -53,7 +54,7 @@ class ClientData:
     train: Split
     val: Split
     test: Split
-    augment: bool = False
+    augment: bool | str = False  # crop and flip, or "turn": flip and turn
 
     def split(self, name: str) -> Split:
         return {"train": self.train, "val": self.val, "test": self.test}[name]
@@ -112,7 +113,7 @@ def train_client(
     losses = []
     for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
         x, y = data.train.batch(picks)
-        loss = objective(forward, crop_and_flip(x, rng) if data.augment else x, y, rng)
+        loss = objective(forward, augmented(x, data.augment, rng), y, rng)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -311,6 +312,23 @@ def even_batches(samples: int, batch: int) -> Iterator[Tensor]:
     if len(pieces) > 1 and len(pieces[-1]) == 1:
         pieces[-2:] = [torch.cat(pieces[-2:])]
     yield from pieces
+
+
+def augmented(x: Tensor, how: bool | str, rng: torch.Generator) -> Tensor:
+    """Training images as the client's data asks for them."""
+    return (flip_and_turn if how == "turn" else crop_and_flip)(x, rng) if how else x
+
+
+def flip_and_turn(x: Tensor, rng: torch.Generator, degrees: float = 30) -> Tensor:
+    """Mirrored half of the time and turned by up to so many degrees, corners black; own draws for each image."""
+    n, _, height, width = x.shape
+    angle = (2 * torch.rand(n, generator=rng) - 1) * math.radians(degrees)
+    sign = torch.where(torch.rand(n, generator=rng) < 0.5, -1.0, 1.0)
+    cos, sin, none = angle.cos(), angle.sin(), torch.zeros(n)
+    rows = [sign * cos, -sign * sin * height / width, none, sin * width / height, cos, none]
+    where = torch.stack(rows, 1).view(n, 2, 3).to(x.device, x.dtype)
+    grid = torch.nn.functional.affine_grid(where, list(x.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(x, grid, "nearest", "zeros", align_corners=False)
 
 
 def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:

@@ -86,7 +86,7 @@ def packed_task(
 ) -> Task:
     """The paper's DomainNet setting, also for other sets: five clients per domain, three tenths for validation.
 
-    Training pictures are cropped and flipped at random; the paper flips and rotates them.
+    Training pictures are flipped and turned at random.
     """
     (file,) = require_files(root, [known.file(size)], known.title, format="a pack of JPEGs")
     return make_task(
@@ -97,7 +97,7 @@ def packed_task(
         val_ratio=val_ratio,
         seed=seed,
         net="alexnet",
-        augment=True,
+        augment="turn",
         classes=len(known.class_names),
     )
 

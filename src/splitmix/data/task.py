@@ -53,7 +53,7 @@ class Task:
     shards: tuple[Shard, ...]  # one per client
     classes: int
     net: str  # a name in the table of nets
-    augment: bool = False  # random crop and flip in training
+    augment: bool | str = False  # in training: random crop and flip, or "turn": flip and turn
 
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -67,7 +67,7 @@ class TaskSettings(TypedDict, total=False):
     val_ratio: float
     seed: int
     net: str
-    augment: bool
+    augment: bool | str
     classes: int | None
     same_test_classes: bool
 
@@ -81,7 +81,7 @@ def make_task(
     val_ratio: float = 0.1,
     seed: int = 0,
     net: str = "digit",
-    augment: bool = False,
+    augment: bool | str = False,
     classes: int | None = None,
     same_test_classes: bool = True,
 ) -> Task:
@@ -189,7 +189,7 @@ def _range(counts: Sequence[int]) -> str:
     return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}-{max(counts)}"
 
 
-def _checked(domains: Sequence[Domain], augment: bool) -> tuple[Domain, ...]:
+def _checked(domains: Sequence[Domain], augment: bool | str) -> tuple[Domain, ...]:
     """The domains with plain pixels and labels; an error for the first thing that does not fit."""
     if not domains:
         raise UserError("there are no domains; give at least one")
@@ -209,7 +209,7 @@ def _checked(domains: Sequence[Domain], augment: bool) -> tuple[Domain, ...]:
                     "all images must have the same height, width and channels"
                 )
     if augment and len(shape) != 3:
-        raise UserError(f"vectors of shape {shape} cannot be cropped and flipped; set augment to false")
+        raise UserError(f"vectors of shape {shape} cannot be cropped and flipped or turned; set augment to false")
     return whole
 
 
