@@ -13,10 +13,8 @@ from splitmix.core.types import Width
 from splitmix.experiments import compare_figures, compare_maps, compare_report
 from splitmix.experiments.compare import Bench, compare, planned, time_left
 from splitmix.experiments.compare_report import headline, write_comparison
-from splitmix.experiments.config import make_config, read_config, to_toml
-from splitmix.experiments.contenders import parse_contender, parse_contenders, with_rates
+from splitmix.experiments.contenders import parse_contenders
 from splitmix.experiments.drawing import NothingToDrawError
-from splitmix.experiments.recipes import RECIPES
 from splitmix.experiments.summary import (
     asks_too_much,
     clear_lead,
@@ -336,92 +334,6 @@ def test_fedavg_of_several_widths_is_one_line(three, entry):
 
 
 # --- contenders ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "method", "label", "slug"),
-    [
-        ("fedavg", "fedavg", "fedavg", "fedavg"),
-        ("fedavg:width=1/8", {"name": "fedavg", "width": "1/8"}, "fedavg 1/8", "fedavg-1of8"),
-        ('{name="fedavg", width="1/8"}', {"name": "fedavg", "width": "1/8"}, "fedavg 1/8", "fedavg-1of8"),
-        (
-            "sheterofl:listed=1/8 1 1,released_weighting=true",
-            {"name": "sheterofl", "listed": "1/8 1 1", "released_weighting": True},
-            "sheterofl listed=1/8 1 1 released_weighting",
-            "sheterofl-listed=1of8-1-1-released-weighting",
-        ),
-    ],
-)
-def test_a_method_is_named_with_its_own_settings(text, method, label, slug):
-    contender = parse_contender(text)
-    assert (contender.method, contender.label, contender.slug) == (method, label, slug)
-
-
-@pytest.mark.parametrize("text", ["", ":width=1", "fedavg:width", "{name=", "{}", "splitmix:lr=much", "splitmix:lr=-1"])
-def test_what_names_no_method_is_one_sentence(text):
-    with pytest.raises(UserError) as refusal:
-        parse_contender(text)
-    assert "\n" not in str(refusal.value)
-
-
-def test_each_method_gets_its_tuned_rate_and_an_own_one_stays():
-    tuned = with_rates(parse_contenders(["splitmix", "fedavg:lr=0.5"]), {"splitmix": 0.03})
-    assert [(contender.lr, contender.label) for contender in tuned] == [(0.03, "splitmix"), (0.5, "fedavg lr=0.5")]
-    with pytest.raises(UserError, match="no rate for 'heterofl', only for splitmix"):
-        with_rates(parse_contenders(["heterofl"]), {"splitmix": 0.03})
-
-
-def test_the_same_method_under_two_names_is_refused(tmp_path):
-    twice = parse_contenders(["splitmix", "splitmix:lr=0.1"])
-    with pytest.raises(UserError, match="are the same"):
-        planned({"task": "mini"}, twice, [1], tmp_path)
-
-
-# --- recipes ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("task", "method", "expected"),
-    [
-        ("digits", "splitmix", {"lr": 0.01, "rescale_init": True, "schedule": "cosine", "rounds": 300}),
-        ("digits", "fedavg", {"lr": 0.1, "rescale_init": False}),
-        ("digits", {"name": "sheterofl"}, {"lr": 0.1}),
-        ("cifar10", "splitmix", {"lr": 0.01, "schedule": "steps", "epochs": 5, "batch": 128, "milestones": [150, 250]}),
-        ("cifar10", "fedavg", {"lr": 0.01, "objective": "masked"}),
-        ("cifar10", "sheterofl", {"lr": 0.1, "rounds": 400}),
-    ],
-)
-def test_the_papers_recipe_is_the_released_setting_of_task_and_method(task, method, expected):
-    config = make_config({"task": task, "method": method, "recipe": "paper"}).model_dump()
-    assert {key: config[key] for key in expected} == expected
-    assert (config["norm"], config["order"]) == ("batch", "natural")
-
-
-def test_an_explicit_setting_wins_over_a_recipe_and_the_file_shows_what_came_of_it(tmp_path):
-    config = read_config("digits", ["recipe=paper", "lr=0.5"])
-    assert (config.lr, config.norm) == (0.5, "batch")
-    (tmp_path / "config.toml").write_text(to_toml(config))
-    assert "recipe" not in to_toml(config)
-    assert read_config(str(tmp_path / "config.toml")) == config
-
-
-def test_the_even_split_of_cifar10_has_rates_of_its_own():
-    config = make_config({"task": "cifar10", "method": "fedavg", "recipe": "paper", "partition": "iid"})
-    assert (config.lr, config.objective) == (0.1, "plain")
-
-
-def test_the_recommended_recipe_is_what_our_runs_support():
-    config = make_config({"recipe": "recommended"})
-    assert (config.lr, config.order, config.norm) == (0.1, "greedy", "post")
-
-
-def test_an_unknown_recipe_is_told_with_all_other_mistakes():
-    with pytest.raises(UserError, match=r"rounds: .*unknown recipe 'papr'; did you mean 'paper'\?"):
-        make_config({"recipe": "papr", "rounds": 0})
-    assert set(RECIPES) == {"paper", "recommended"}
-
-
-# --- real runs ----------------------------------------------------------------------------------------------------
 
 
 class Quiet:
