@@ -1,12 +1,13 @@
 """Exported files beside the model in PyTorch: milliseconds for one image and for a batch, and megabytes, at each width.
 
-python benchmarks/export.py    writes results/export.json and results/export.md (about two minutes on one core)
+python benchmarks/export.py    writes results/export.json and results/export.md (about two minutes of one core)
 
 All on one thread, in turns. Times are the processor's, so that other programs on the machine do not count; weights are
 random, which changes no time.
 """
 
 import json
+import os
 import platform
 import sys
 import tempfile
@@ -30,7 +31,7 @@ NETS = ("digit", "preresnet18")
 BASES = (1, 2, 4, 8)
 BATCHES = (1, 32)
 ROBUST = 0.3
-SECONDS = 0.4  # of each way in each turn
+SECONDS = 0.2  # of each way in each turn
 TURNS = 5
 WAYS = {
     "torch": "PyTorch",
@@ -45,6 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [row for net in NETS for row in benchmark(net)]
     machine = {"processor": processor(), "torch": torch.__version__, "onnxruntime": onnxruntime.__version__}
+    machine["load"] = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     said = {"robust": ROBUST, "machine": machine, "rows": rows}
     write_atomically(ROOT / "results" / "export.json", (json.dumps(said, indent=1) + "\n").encode())
     write_atomically(ROOT / "results" / "export.md", page(rows, machine).encode())
@@ -126,7 +128,8 @@ def page(rows: list[dict[str, Any]], machine: dict[str, str]) -> str:
         if row["batch"] == BATCHES[0]:
             sizes = " | ".join(f"{row['megabytes'][way]:.2f}" for way in WAYS)
             lines.append(f"| {row['net']} | {row['width']} | {sizes} |")
-    lines += ["", f"{machine['processor']}; torch {machine['torch']}, onnxruntime {machine['onnxruntime']}."]
+    runtimes = f"torch {machine['torch']}, onnxruntime {machine['onnxruntime']}"
+    lines += ["", f"{machine['processor']}; {runtimes}; load at the end {machine['load']}."]
     return "\n".join(lines) + "\n"
 
 
