@@ -49,7 +49,7 @@ from splitmix.engines.flower.messages import (
     unpack_job,
 )
 from splitmix.engines.flower.records import from_text, to_text
-from splitmix.experiments.config import make_config
+from splitmix.experiments.config import make_config, read_toml
 from splitmix.experiments.flower import Terms, run_on_grid
 from splitmix.experiments.node import app, check_node
 from splitmix.experiments.run import run_in_folder
@@ -388,6 +388,30 @@ def test_a_run_begins_with_those_who_came_and_says_who_did_not():
         nobody.gather(0.1)
 
 
+def test_a_node_that_is_connected_has_time_to_say_who_it_is():
+    fleet, grid, _ = toy_fleet(deadline=60)
+    pull, looks = grid.pull_messages, []
+    grid.pull_messages = lambda keys: pull(keys) if looks.append(1) or len(looks) > 9 else []
+    fleet.gather(0)
+    assert sorted(fleet.nodes) == [0, 1, 2, 3]
+    silent, grid, _ = toy_fleet(deadline=0.1)
+    grid.tamper = lambda node, reply: None
+    with pytest.raises(UserError, match="4 nodes are connected, but none said within 0 s who it is"):
+        silent.gather(0)
+
+
+def test_who_comes_later_gets_a_budget_that_the_run_knows():
+    fleet, grid, notes = toy_fleet(clients=(0,))
+    fleet.gather(0)
+    fleet.budgets = {Width(1, 4), Width(1, 2)}
+    grid.nodes[101] = {"client": 1, "says": {"budget": Width(3, 4)}}
+    grid.nodes[102] = {"client": 2, "says": {"budget": Width(1, 8)}}
+    while not any("budget" in note for note in notes) or 1 not in fleet.members:
+        fleet.refresh()
+    assert fleet.members[1].budget == Width(1, 2)
+    assert notes[-1] == "a node is not used: its budget is 1/8, the run began with 1/4 or more"
+
+
 def test_members_are_written_and_read_back():
     members = {client: toy_member(client) for client in range(4)}
     assert from_file(to_file(members), 4) == members
@@ -421,6 +445,22 @@ def test_a_run_on_a_grid_leaves_what_a_simulated_run_leaves(folder, tmp_path, me
     for key in ("weights_sha256", "bases", "best_round", "clients", "domains", "task"):
         assert ours[key] == theirs[key], key
     assert [row["accuracy"] for row in ours["scores"]] == [row["accuracy"] for row in theirs["scores"]]
+
+
+@pytest.mark.parametrize("method", ["splitmix", "heterofl"])
+@pytest.mark.slow
+def test_nodes_name_their_budgets_and_the_record_of_the_run_tells_them(folder, tmp_path, method):
+    grid = stripes_grid(folder)
+    grid.nodes[51]["budget"] = "3/4"
+    config = stripes_config(folder, method=method, order="natural", budgets="1/4 1")
+    run_on_grid(grid, config, tmp_path / "grid", Terms(60, 10))
+    told = make_config(read_toml(tmp_path / "grid" / "config.toml"))
+    assert told.budgets == {"name": "each", "widths": ["1/4", "3/4", "1/2", "1"]}
+    run_in_folder(set_up(told), tmp_path / "simulated")
+    ours, theirs = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("grid", "simulated"))
+    assert ours["weights_sha256"] == theirs["weights_sha256"]
+    assert ours["clients"] == theirs["clients"]
+    assert run_on_grid(grid, config, tmp_path / "grid", Terms(60, 10), resume=True) is None  # it is finished
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
 
     # net, method, budgets, learning rates: all that follows from the settings
     setup = remote_setup(config, fleet)
-    settings = Settings(config, setup.task.classes, setup.task.net).text()
+    settings = Settings(setup.config, setup.task.classes, setup.task.net).text()
     engine = FlowerEngine(fleet, setup.net, setup.method.layout, setup.budgets, settings)
 
     # the rounds: a client receives and returns only the bases that it trains

@@ -12,12 +12,12 @@ from rich.console import Console
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.types import Width
-from splitmix.data.budgets import Budgets
+from splitmix.data.budgets import Budgets, parse_budgets
 from splitmix.data.task import Samples, Shard, Task
 from splitmix.engines.flower.apps import server_app
 from splitmix.engines.flower.engine import FlowerEngine
 from splitmix.engines.flower.fleet import Fleet, Grid, from_file, to_file
-from splitmix.experiments.config import Config, make_config
+from splitmix.experiments.config import Config, make_config, read_toml
 from splitmix.experiments.node import Settings, app_for
 from splitmix.experiments.progress import Lines
 from splitmix.experiments.run import Outcome, Watcher, run_in_folder
@@ -50,11 +50,15 @@ def run_on_grid(
         for watcher in watchers:
             watcher.note(text)
 
-    members = known_members(out, config) if resume else {}
+    begun = resume and (out / "config.toml").exists()
+    members = known_members(out, config) if begun else {}
     fleet = Fleet(grid, Settings(config).text(), cast(int, config.clients), terms.deadline, note, members)
+    if begun:
+        config = begun_config(out, config)
+        fleet.budgets = set(set_budgets(config).at(0))
     fleet.gather(terms.wait)
     setup = remote_setup(config, fleet)
-    settings = Settings(config, setup.task.classes, setup.task.net).text()
+    settings = Settings(setup.config, setup.task.classes, setup.task.net).text()
     engine = FlowerEngine(fleet, setup.net, setup.method.layout, setup.budgets, settings)
     roster = Roster(out, fleet)
     return run_in_folder(setup, out, resume=resume, watchers=[*watchers, roster], command=command, engine=engine)
@@ -70,12 +74,34 @@ def check_config(config: Config) -> None:
         )
 
 
+def begun_config(out: Path, config: Config) -> Config:
+    """The settings, with the budgets that the nodes named when the run was begun."""
+    stored = make_config(read_toml(out / "config.toml"), own=("task",))
+    return config.model_copy(update={"budgets": stored.budgets})
+
+
+def true_config(config: Config, fleet: Fleet) -> Config:
+    """The settings, with the budgets that nodes name themselves: methods build on them, and a record tells them."""
+    usual = set_budgets(config)
+    budgets = RemoteBudgets(fleet, usual).at(0)
+    if fleet.budgets or budgets == usual.at(0):
+        return config
+    return config.model_copy(update={"budgets": {"name": "each", "widths": [str(width) for width in budgets]}})
+
+
+def set_budgets(config: Config) -> Budgets:
+    """The budgets that the settings give."""
+    return parse_budgets(config.budgets, clients=cast(int, config.clients), seed=config.seed)
+
+
 def remote_setup(config: Config, fleet: Fleet) -> Setup:
-    """The objects of a run whose images are elsewhere."""
+    """The objects of a run whose images are elsewhere; whoever comes later gets a budget that there is by now."""
+    config = true_config(config, fleet)
     first = next(iter(fleet.members.values()))
     blank = Samples(np.zeros((2, *first.image), np.uint8), np.zeros(2, np.int64), np.zeros(2, np.int64))
     task = RemoteTask(Path(config.task).name, fleet, blank, blank, fleet.classes, config.net or first.net)
     setup = set_up(config, task=cast(Task, task))
+    fleet.budgets = fleet.budgets or set(setup.budgets.at(0))
     return replace(setup, budgets=cast(Budgets, RemoteBudgets(fleet, setup.budgets)))
 
 

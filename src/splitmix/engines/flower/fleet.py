@@ -1,7 +1,7 @@
 """Who is there: the nodes that Flower knows, the client that each of them is, and messages to and from them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
@@ -69,21 +69,27 @@ class Fleet:
     members: dict[int, Member] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     classes: int = 0  # of all who were there at the beginning
+    budgets: Collection[Width] = ()  # what the run was begun with; empty: it was not yet
     _asked: dict[str, Asked] = field(default_factory=dict, init=False)  # by message
     _refused: set[int] = field(default_factory=set, init=False)
     _why: str = field(default="", init=False)  # the last was
 
     def gather(self, wait: float) -> None:
-        """Wait until every client has come, or for so many seconds; somebody must have."""
+        """Wait so many seconds for clients to connect, and for who did to say who it is; somebody must have."""
+        self.refresh()  # who is there now has time to answer, however short the wait
         end = monotonic() + wait
-        while self.refresh() < self.count and monotonic() < end:
+        while self.refresh() < self.count and (monotonic() < end or self._asked_before(end)):
             if not self.nodes and len(self._refused) >= self.count:
                 break
             sleep(POLL)
         if not self.nodes and self._refused:
             raise UserError(f"no node can be used: {self._why}")
         if not self.nodes:
-            raise UserError(f"no node came within {wait:.0f} s; start them, and look at their logs if they are running")
+            raise UserError(
+                f"{count} nodes are connected, but none said within {self.deadline:.0f} s who it is; look at their logs"
+                if (count := len(self.there()))
+                else f"no node came within {wait:.0f} s; start them, and look at their logs if they are running"
+            )
         if len(self.nodes) < self.count:
             absent = [str(client) for client in range(self.count) if client not in self.nodes]
             self.note(f"begun without client {', '.join(absent)}: not connected within {wait:.0f} s")
@@ -134,6 +140,10 @@ class Fleet:
         for place in pending.values():
             yield place, "late"
 
+    def _asked_before(self, moment: float) -> bool:
+        """Whether a node that was asked by then may still say who it is."""
+        return any(asked.since < moment for asked in self._asked.values())
+
     def _post(self, letter: Letter) -> str | None:
         """Hand a letter to the link; None if it knows no such node."""
         message = Message(letter.content, letter.node, letter.kind, ttl=self.deadline + SPARE, group_id=letter.group)
@@ -166,6 +176,13 @@ class Fleet:
             return self._refuse(node, f"its images are {member.image}, those of the others {others[0].image}")
         if self.classes and member.classes > self.classes:
             return self._refuse(node, f"its labels need {member.classes} classes, the run began with {self.classes}")
+        if self.budgets and member.budget is not None:
+            fitting = [budget for budget in self.budgets if budget <= member.budget]
+            if not fitting:
+                return self._refuse(
+                    node, f"its budget is {member.budget}, the run began with {min(self.budgets)} or more"
+                )
+            member = replace(member, budget=max(fitting))
         self._refused |= {self.nodes[member.client]} if member.client in self.nodes else set()  # a ghost by now
         self.members[member.client], self.nodes[member.client] = member, node
         return None

@@ -16,6 +16,7 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # else whoever shares the machine comes first, and nodes are as good as dead
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
 }
@@ -35,9 +36,10 @@ def simulate(run: Callable[[Grid], Result], app: ClientApp, nodes: int, workers:
         results.append(run(grid))
 
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+    own = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers, "include_dashboard": False}
     backend: Any = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        "init_args": {"log_to_driver": False, **({} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers})},
+        "init_args": {"log_to_driver": False, **own},
     }
     run_simulation(server, app, nodes, backend_config=backend)
     return results[0]
