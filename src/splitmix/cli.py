@@ -198,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import splitmix.cli_export
     import splitmix.cli_flower
     import splitmix.cli_lists
+    import splitmix.cli_paper
     import splitmix.cli_runtime
     import splitmix.cli_serve  # noqa: F401  (they register their commands)
 

@@ -1,0 +1,88 @@
+"""The runs that an entry needs: each is known by the hash of its full config, stored once and never run twice."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from splitmix.core.errors import UserError
+from splitmix.experiments.config import Config, make_config, read_toml
+from splitmix.paper.studies import STUDIES, TINY
+from splitmix.paper.tiny import tiny_folder
+
+DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What is to be measured under attack once a run is done: all dials at these widths."""
+
+    widths: tuple[str, ...]
+    images: int | None = None  # of each client; None: all
+
+    def filled(self, grid: Mapping[str, Any]) -> bool:
+        """Whether a stored grid has it all."""
+        return grid["attack"] is not None and grid.get("images") == self.images
+
+
+@dataclass(frozen=True)
+class Need:
+    """A run that an entry needs, with each of its seeds."""
+
+    label: str
+    study: str
+    own: Mapping[str, Any]
+    seeds: tuple[int, ...] = (1,)
+    attacked: Attacked | None = None
+
+    def config(self, scale: str, seed: int, out: Path) -> Config:
+        """The full config of one of its runs."""
+        settings = STUDIES[self.study].settings(scale, self.own)
+        if settings["task"] == TINY:
+            settings["task"] = str(tiny_folder(out / TINY))
+        return make_config({key: value for key, value in settings.items() if value is not None} | {"seed": seed})
+
+
+def with_seeds(needs: Iterable[Need], seeds: Sequence[int]) -> list[Need]:
+    """The same needs with other seeds, if any are given."""
+    return [Need(n.label, n.study, n.own, tuple(seeds) or n.seeds, n.attacked) for n in needs]
+
+
+class Store:
+    """The folder of all runs. A run is found by its config wherever it lies below, so finished ones can be put there.
+
+    A folder that was copied here from elsewhere counts if its config is the same; its name does not matter.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.root = out / "runs"
+
+    def folder(self, config: Config) -> Path:
+        """Where the run of this config is, or will be."""
+        return self._known.get(config.digest()) or self.root / run_name(config)
+
+    def finished(self, config: Config) -> bool:
+        return (self.folder(config) / "result.json").exists()
+
+    @cached_property
+    def _known(self) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for file in sorted([*self.root.glob("*/config.toml"), *self.root.glob("*/*/config.toml")]):
+            try:
+                digest = make_config(read_toml(file)).digest()
+            except UserError:
+                continue  # of another version, or damaged
+            if digest not in found or (file.parent / "result.json").exists():
+                found[digest] = file.parent
+        return found
+
+
+def run_name(config: Config) -> str:
+    """A folder's name that people can read and that no other config has."""
+    method = config.method if isinstance(config.method, dict) else {"name": config.method}
+    words = [Path(config.task).name, *(str(value) for value in method.values()), f"s{config.seed}"]
+    slug = re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower().replace("/", "of")).strip("-")
+    return f"{slug}-{config.digest()[:10]}"

@@ -1,0 +1,174 @@
+"""One queue for all runs of some entries: each run once, in order, resumable at any moment."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from splitmix.attacks import find_attack
+from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
+from splitmix.core.types import parse_width
+from splitmix.data.task import Task
+from splitmix.experiments.compare import Bench, costs_of, run_once
+from splitmix.experiments.config import Config
+from splitmix.experiments.evaluate import open_run
+from splitmix.experiments.grid import Wish, measure_grid, read_grid, write_grid
+from splitmix.experiments.page import duration
+from splitmix.experiments.records import read_result
+from splitmix.experiments.setup import Setup, set_up
+from splitmix.paper.catalogue import Entry
+from splitmix.paper.estimates import FINAL, GRID, estimate
+from splitmix.paper.needs import DIALS, Attacked, Store, with_seeds
+from splitmix.paper.sets import ATTACK
+
+PRICED = ("clients", "domains")  # ways to show results that need what clients spend
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made, what is to be measured of it afterwards, and who asked first."""
+
+    entry: str
+    label: str
+    config: Config
+    folder: Path
+    attacked: Attacked | None = None
+    priced: bool = False
+    also: tuple[str, ...] = field(default=())  # other entries that need it
+
+    @property
+    def trained(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+    @property
+    def done(self) -> bool:
+        """Whether all is there that was asked for."""
+        grid = self.folder / "grid.json"
+        if not self.trained or (self.priced and not (self.folder / "costs.json").exists()):
+            return False
+        return self.attacked is None or (grid.exists() and self.attacked.filled(read_grid(grid)))
+
+    @property
+    def seconds(self) -> float | None:
+        """How long all of it takes, as far as it can be told before."""
+        found = estimate(self.config)
+        return None if found is None else found + (GRID if self.attacked else 0.0)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are still to come, on a quiet machine."""
+        if self.done:
+            return 0.0
+        return FINAL if self.trained and not self.attacked else GRID if self.trained else self.seconds or 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry}: {self.label}, seed {self.config.seed}"
+
+
+def jobs_of(entries: Iterable[Entry], scale: str, store: Store, seeds: Sequence[int] = ()) -> list[Job]:
+    """All runs of these entries, each once; of an entry first all methods with one seed, then with the next."""
+    found: dict[str, Job] = {}
+    for entry in entries:
+        for job in _wanted(entry, scale, store, seeds):
+            known = found.get(job.config.digest())
+            if known is None:
+                found[job.config.digest()] = job
+            elif known.entry != entry.name:
+                attacked, also = known.attacked or job.attacked, tuple(dict.fromkeys((*known.also, entry.name)))
+                priced = known.priced or job.priced
+                found[job.config.digest()] = replace(known, attacked=attacked, priced=priced, also=also)
+    return list(found.values())
+
+
+def _wanted(entry: Entry, scale: str, store: Store, seeds: Sequence[int]) -> Iterator[Job]:
+    needs = with_seeds(entry.needs(scale), seeds)
+    for place in range(max((len(need.seeds) for need in needs), default=0)):
+        for need in needs:
+            if place < len(need.seeds):
+                config = need.config(scale, need.seeds[place], store.out)
+                priced = entry.shown in PRICED
+                yield Job(entry.name, need.label, config, store.folder(config), need.attacked, priced)
+
+
+class Setups:
+    """Makes the objects of runs; runs on the same data that follow one another share it."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        self.key: tuple[Any, ...] = ()
+        self.task: Task | None = None
+
+    def of(self, config: Config) -> Setup:
+        key = (config.task, config.seed, config.clients, str(config.partition), config.val_ratio)
+        setup = set_up(config, root=self.root, task=self.task if key == self.key else None)
+        self.key, self.task = key, setup.task
+        return setup
+
+
+def work(jobs: Sequence[Job], bench: Bench) -> None:
+    """Do all that is left, job by job; what cannot be done is said, and the rest goes on."""
+    setups, failed = Setups(bench.root), []
+    pace = Pace()
+    for number, job in enumerate(jobs, start=1):
+        if job.done:
+            continue
+        left = pace.of(sum(other.left for other in jobs))
+        told = f", all in about {duration(left)}" if left else ""
+        own = f" (about {duration(pace.of(job.left))}{told})" if job.left else ""
+        bench.say(f"[{number}/{len(jobs)}] {job.name}{own}")
+        expected, began = job.left, perf_counter()
+        try:
+            do(job, setups, bench)
+        except UserError as mistake:
+            bench.say(f"  not done: {mistake}")
+            failed.append((job, str(mistake)))
+        else:
+            pace.learn(expected, perf_counter() - began)
+    if failed:
+        job, sentence = failed[0]
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise UserError(f"{job.name}{more} could not be done: {sentence}")
+
+
+class Pace:
+    """How much longer things take here and now than on two quiet cores."""
+
+    def __init__(self) -> None:
+        self.expected, self.spent = 0.0, 0.0
+
+    def learn(self, expected: float, spent: float) -> None:
+        if expected:
+            self.expected, self.spent = self.expected + expected, self.spent + spent
+
+    def of(self, seconds: float) -> float:
+        return seconds * (self.spent / self.expected if self.expected else 1.0)
+
+
+def do(job: Job, setups: Setups, bench: Bench) -> None:
+    """Train, or go on with what is there; then count costs and attack, where that is asked for."""
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    setup = setups.of(job.config)
+    if not job.trained:
+        run_once(setup, job.folder, bench)
+    if job.priced and not (job.folder / "costs.json").exists():
+        write_atomically(job.folder / "costs.json", (json.dumps(costs_of(setup)) + "\n").encode())
+    if job.attacked is not None and not job.done:
+        measure(job, job.attacked, bench)
+
+
+def measure(job: Job, attacked: Attacked, bench: Bench) -> None:
+    """The grid of a run: every dial it has at these widths, clean and under the paper's attack."""
+    run = open_run(job.folder, fixed=True, root=bench.root)
+    dials = DIALS if run.setup.dial else ()
+    widths = [parse_width(width) for width in attacked.widths]
+    wish = Wish(widths, dials, find_attack(ATTACK), attacked.images)
+    write_grid(job.folder / "grid.json", measure_grid(run, wish, workers=bench.workers))
+
+
+def spent(jobs: Iterable[Job]) -> float:
+    """Seconds that the finished runs took."""
+    return sum(read_result(job.folder).get("seconds", 0.0) for job in jobs if job.trained)

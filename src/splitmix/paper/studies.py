@@ -1,0 +1,170 @@
+"""What the paper trains, and what becomes of it at each scale: the full setting, two cores, or a test."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from splitmix.paper.tiny import NET
+
+Settings = Mapping[str, Any]
+
+SCALES = {
+    "paper": "the paper's full setting, for a GPU",
+    "cpu": "real data on two cores; what was reduced stands on each result",
+    "smoke": "a few tiny pictures, to see that all parts work; its numbers mean nothing",
+}
+TINY = "tiny"  # stands for the folder of the stand-in's pictures
+PLAIN = {"eval_every": 10, "checkpoint_every": 10}
+_SMOKE: Settings = {
+    "task": TINY,
+    "net": NET,
+    "clients": 8,
+    "val_ratio": 0.34,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 8,
+    "eval_every": 1,
+    "eval_batch": 16,
+}
+_SMOKE_COHORTS = {2: 2, 5: 3, 10: 4, 20: 6, 50: None}
+
+
+@dataclass(frozen=True)
+class Study:
+    """One of the paper's data sets in one setting; `changed` says what the cpu scale changes, besides the data."""
+
+    title: str
+    paper: Settings
+    cpu: Settings
+    changed: tuple[str, ...] = ()
+    data: str = ""  # what stands in for the paper's data at cpu scale
+    recipe: bool = True  # whether the released settings hold at cpu scale, too
+
+    def settings(self, scale: str, own: Settings) -> dict[str, Any]:
+        """All settings of a run but its seed; `own` are those that set it apart, and count at every scale."""
+        if scale == "smoke":
+            changed = {"cohort": _SMOKE_COHORTS.get(own["cohort"], own["cohort"])} if "cohort" in own else {}
+            kept = {key: value for key, value in own.items() if key not in ("rounds", "partition")}
+            return {"recipe": "paper", **_SMOKE, **kept, **changed}
+        if scale == "paper":
+            return {"recipe": "paper", **self.paper, **own}
+        return {**({"recipe": "paper"} if self.recipe else {}), **self.cpu, **own}
+
+
+FEWER = "one seed"
+SHORT_DIGITS = {"task": "digits", "rounds": 100, "cohort": 10, **PLAIN}
+RATE = "learning rate 0.1 for every method, the best for each on validation images (the released code: 0.01 or 0.1)"
+SUBSET = "CIFAR-10's class-balanced subset of 10,000 + 2,000 images in place of 50,000 + 10,000"
+OFFICE = "Office-Caltech10 (4 domains, 96x96 pixels) in place of DomainNet (6 domains, 256x256 pixels)"
+_CIFAR = {"epochs": 1, "batch": 32, "rounds": 50, "cohort": 10, "lr": 0.1, "schedule": "cosine", **PLAIN}
+_CIFAR_CHANGED = (
+    "50 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 32 instead of 128",
+    "learning rate 0.1 with a cosine for every method (the released code: 0.01 or 0.1 in steps)",
+    FEWER,
+)
+_PICTURES = {"task": "office-caltech10", "rounds": 80, "cohort": 10, "lr": 0.03, "schedule": "cosine", **PLAIN}
+_PICTURES_CHANGED = (
+    "80 rounds instead of 1000, 10 of 20 clients a round",
+    "learning rate 0.03 with a cosine for every method (the released code: 0.01, constant)",
+    FEWER,
+)
+
+STUDIES = {
+    "digits": Study(
+        "Digits",
+        {"task": "digits"},
+        {"task": "digits"},
+        ("FedAvg of width 1: 160 rounds instead of 300", "one seed but for Split-Mix, which has three"),
+    ),
+    "digits-short": Study(
+        "Digits",
+        {"task": "digits"},
+        SHORT_DIGITS,
+        ("100 rounds instead of 300, 10 of 50 clients a round", RATE, "greedy order of bases", FEWER),
+        recipe=False,
+    ),
+    "contact": Study(
+        "Digits",
+        {"task": "digits", "rounds": 600, "lr": 0.01},
+        SHORT_DIGITS,
+        ("100 rounds instead of 600", RATE, "greedy order of bases", "one seed instead of three"),
+        recipe=False,
+    ),
+    "ablation": Study(
+        "Digits",
+        {"task": "digits"},
+        {"task": "digits", "rounds": 100, "cohort": 10, **PLAIN},
+        ("100 rounds instead of 300, 10 of 50 clients a round", FEWER),
+    ),
+    "clock": Study(
+        "Digits",
+        {"task": "digits", "rounds": 3},
+        {"task": "digits", "rounds": 3},
+        ("seconds are those of three rounds with each of three seeds, the methods in turn",),
+    ),
+    "cifar10": Study(
+        "CIFAR10, three classes for each client",
+        {"task": "cifar10"},
+        {"task": "cifar10-small", **_CIFAR},
+        _CIFAR_CHANGED,
+        SUBSET,
+    ),
+    "cifar10-iid": Study(
+        "CIFAR10, split evenly",
+        {"task": "cifar10", "partition": "iid"},
+        {"task": "cifar10-small", "partition": "iid", **_CIFAR},
+        _CIFAR_CHANGED,
+        SUBSET,
+    ),
+    "cifar10-iid-half": Study(
+        "half of CIFAR10, split evenly",
+        {"task": "cifar10-half", "partition": "iid"},
+        {"task": "cifar10-half", "partition": "iid", **_CIFAR},
+        _CIFAR_CHANGED,
+        f"half of {SUBSET}",
+    ),
+    "domainnet": Study("DomainNet", {"task": "domainnet-256"}, _PICTURES, _PICTURES_CHANGED, OFFICE),
+    "attacked-digits": Study(
+        "Digits, adversarial training",
+        {"task": "digits"},
+        {**SHORT_DIGITS, "rounds": 60, "eval_every": 20},
+        ("60 rounds instead of 300, 10 of 50 clients a round", FEWER),
+    ),
+    "attacked-cifar10": Study(
+        "CIFAR10 split evenly, adversarial training",
+        {"task": "cifar10", "partition": "iid"},
+        {"task": "cifar10-small", "partition": "iid", **_CIFAR, "rounds": 30},
+        ("30 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 32", FEWER),
+        SUBSET,
+    ),
+    "attacked-cifar10-x1": Study(
+        "CIFAR10 split evenly, adversarial training of one full net",
+        {"task": "cifar10", "partition": "iid", "norm": "local"},
+        {"task": "cifar10-small", "partition": "iid", **_CIFAR, "rounds": 30},
+        (
+            "nets of width 1/8 instead of 1",
+            "30 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 32",
+            "norm statistics averaged by the server instead of kept by each client",
+            FEWER,
+        ),
+        SUBSET,
+    ),
+    "attacked-digits-x1": Study(
+        "Digits, adversarial training of one full net",
+        {"task": "digits"},
+        {**SHORT_DIGITS, "rounds": 60, "eval_every": 20},
+        ("nets of width 1/4 instead of 1", "60 rounds instead of 300, 10 of 50 clients a round", FEWER),
+    ),
+    "attacked-domainnet": Study(
+        "DomainNet, adversarial training",
+        {"task": "domainnet-256", "norm": "local"},
+        {**_PICTURES, "rounds": 60, "cohort": 5},
+        (
+            "60 rounds instead of 800, 5 of 20 clients a round",
+            "norm statistics averaged by the server instead of kept by each client",
+            "learning rate 0.03 with a cosine instead of 0.01",
+            FEWER,
+        ),
+        OFFICE,
+    ),
+}
