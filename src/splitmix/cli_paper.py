@@ -93,6 +93,27 @@ def run_entries(
     say(f"{len(jobs)} runs of {len(chosen)} entries are done; report them with: splitmix paper report --out {where}")
 
 
+@paper.command(name="report")
+def report_entries(*, scale: Scale = "cpu", out: Path | None = None, data_root: Path | None = None) -> None:
+    """Write one page and one Markdown file: our tables and figures, the paper's values beside them, and verdicts.
+
+    What has not been run yet is listed as such.
+
+    Example: splitmix paper report --scale cpu --out runs/paper-cpu
+
+    Parameters
+    ----------
+    out
+        Folder of the runs, where the report is written too; default: runs/paper-SCALE.
+    data_root
+        Folder of data sets, for sample images; default: the variable SPLITMIX_DATA.
+    """
+    from splitmix.paper.report import write_report
+
+    files = write_report(checked_scale(scale), folder(out, scale), data_root)
+    say(f"Report: {files.page}; as Markdown: {files.markdown}; rows: {files.rows}")
+
+
 def folder(out: Path | None, scale: str) -> Path:
     return out or Path("runs") / f"paper-{scale}"
 

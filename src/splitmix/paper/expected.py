@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 
 from splitmix.paper.claims import Claim, grows, higher, near, times
-from splitmix.paper.printed import NORMS, WIDTHS
+from splitmix.paper.printed import NORMS, WIDTHS, Printed
 from splitmix.paper.sets import COHORTS, DISTRIBUTIONS, FEDAVG, OURS, RELEASED, SHETEROFL, SPLITMIX
 
-LAYERS = (
-    near(
-        "Our net has the layers that the paper lists",
-        *(((f"{kind}{i}", "outputs"), (f"{kind}{i}", "outputs of the paper")) for kind, i in (("conv", 1), ("fc", 1))),
-        within=0,
-    ),
-)
 FULL = "1"
 _HALF, _WHOLE = "1/2", "1"
+
+
+def layers(listed: Printed) -> tuple[Claim, ...]:
+    """Every layer has as many outputs, and every convolution the kernel, that the paper lists."""
+    pairs = [((name, key), (name, f"{key} of the paper")) for name, keys in listed.items() for key in keys]
+    return (near("Our net has the layers that the paper lists", *pairs, within=0),)
 
 
 def table1(*, comparable: bool = False) -> tuple[Claim, ...]:

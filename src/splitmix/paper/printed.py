@@ -56,22 +56,22 @@ TABLE4: Printed = {
     "locally tracked, both": _row(10.5, 10.6, 12.1, 11.1),
 }
 
-# layers of the two nets that the paper lists: (name, outputs, kernel, stride, padding), linears without the last three
-DIGIT_NET = (
-    ("conv1", 64, 5, 1, 2),
-    ("conv2", 64, 5, 1, 2),
-    ("conv3", 128, 5, 1, 2),
-    ("fc1", 2048),
-    ("fc2", 512),
-    ("fc3", 10),
-)
-ALEXNET = (
-    ("conv1", 64, 11, 4, 2),
-    ("conv2", 192, 5, 1, 2),
-    ("conv3", 384, 3, 1, 1),
-    ("conv4", 256, 3, 1, 1),
-    ("conv5", 256, 3, 1, 1),
-    ("fc1", 4096),
-    ("fc2", 4096),
-    ("fc3", 10),
-)
+# layers of the two nets that the paper lists: outputs, and of convolutions the kernel
+DIGIT_NET: Printed = {
+    "conv1": {"outputs": 64, "kernel": 5},
+    "conv2": {"outputs": 64, "kernel": 5},
+    "conv3": {"outputs": 128, "kernel": 5},
+    "fc1": {"outputs": 2048},
+    "fc2": {"outputs": 512},
+    "fc3": {"outputs": 10},
+}
+ALEXNET: Printed = {
+    "conv1": {"outputs": 64, "kernel": 11},
+    "conv2": {"outputs": 192, "kernel": 5},
+    "conv3": {"outputs": 384, "kernel": 3},
+    "conv4": {"outputs": 256, "kernel": 3},
+    "conv5": {"outputs": 256, "kernel": 3},
+    "fc1": {"outputs": 4096},
+    "fc2": {"outputs": 4096},
+    "fc3": {"outputs": 10},
+}

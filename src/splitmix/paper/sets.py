@@ -151,7 +151,7 @@ def joint(
         dual = {"method": "splitmix", "objective": {"name": "adversarial", "attack": ATTACK}, **(own or {})}
         return [
             Need("Split-Mix + DAT", study, dual, attacked=Attacked(WIDTHS, shown)),
-            *_trained_against(study, "1/8", weights, shown),
+            *_trained_against(study, "1/8", _weights(scale, study, weights), shown),
         ]
 
     return needs
@@ -167,7 +167,7 @@ def single(study: str, weights: Sequence[float], *, cpu_width: str, images: int 
         once = {"method": {"name": "fedavg", "width": width}, "objective": {"name": "oat", "attack": ATTACK}}
         return [
             Need("Split-Mix + DAT", study, {"method": "splitmix", **dual}, attacked=here),
-            *_trained_against(study, width, weights, shown),
+            *_trained_against(study, width, _weights(scale, study, weights), shown),
             Need("FedAvg + OAT", study, once, attacked=here),
         ]
 
@@ -187,6 +187,13 @@ def _trained_against(study: str, width: str, weights: Sequence[float], images: i
         )
         for weight in weights
     ]
+
+
+def _weights(scale: str, study: str, fewer: Sequence[float]) -> Sequence[float]:
+    """At full scale those of the released sweeps."""
+    if scale != "paper":
+        return fewer
+    return (0.0, 0.2, 0.3, 0.5, 0.8, 1.0) if "digits" in study else (0.0, 0.3, 0.5, 1.0)
 
 
 def _images(scale: str, images: int | None) -> int | None:

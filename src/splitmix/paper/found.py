@@ -1,0 +1,109 @@
+"""What has been run for an entry, read from the folders of its runs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from splitmix.core.types import parse_width
+from splitmix.experiments import summary
+from splitmix.experiments.grid import Grid, read_grid
+from splitmix.experiments.records import Score, score_groups
+from splitmix.experiments.summary import Record, read_entry
+from splitmix.paper.catalogue import Entry
+from splitmix.paper.needs import Store
+from splitmix.paper.queue import Job, jobs_of
+
+NORM = "batch"  # the paper scores with the statistics of the test batch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number for each seed, and what the paper prints."""
+
+    series: str
+    key: str
+    values: Mapping[int, float]  # by seed
+    printed: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        return fmean(self.values.values()) if self.values else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.printed is None else self.mean - self.printed
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry at a scale, with the runs that are done."""
+
+    entry: Entry
+    scale: str
+    store: Store
+    seeds: Sequence[int] = ()
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        return jobs_of([self.entry], self.scale, self.store, self.seeds)
+
+    @property
+    def complete(self) -> bool:
+        return all(job.done for job in self.jobs)
+
+    @property
+    def begun(self) -> bool:
+        return not self.jobs or any(job.done for job in self.jobs)
+
+    @cached_property
+    def runs(self) -> dict[str, summary.Entry]:
+        """The finished runs of each label, by seed; labels of which none is done are left out."""
+        folders: dict[str, dict[int, Job]] = {}
+        for need in self.entry.needs(self.scale):
+            for seed in self.seeds or need.seeds:
+                config = need.config(self.scale, seed, self.store.out)
+                job = self._by_digest[config.digest()]
+                if job.done:
+                    folders.setdefault(need.label, {})[seed] = job
+        return {
+            label: read_entry(label, {seed: job.folder for seed, job in jobs.items()})
+            for label, jobs in folders.items()
+        }
+
+    @cached_property
+    def _by_digest(self) -> dict[str, Job]:
+        return {job.config.digest(): job for job in self.jobs}
+
+    def picked(self, *labels: str) -> list[summary.Entry]:
+        """The runs of these labels, as far as they are there."""
+        return [self.runs[label] for label in labels if label in self.runs]
+
+    def grids(self) -> Iterator[tuple[str, Grid]]:
+        """What was measured under attack, with the first seed of each label."""
+        for label, runs in self.runs.items():
+            yield label, read_grid(runs.runs[0].folder / "grid.json")
+
+
+def scores_of(run: Record, norm: str = NORM) -> dict[str, Score]:
+    """Test scores by width, with these norm statistics where the run has them, else with its own."""
+    groups = score_groups(run.result)
+    chosen = groups.get((norm, "test")) or next(iter(groups.values()))
+    return {score["width"]: score for score in chosen}
+
+
+def width_rows(runs: summary.Entry, series: str, keys: Sequence[str] = (), norm: str = NORM) -> Iterator[Row]:
+    """A row for each of the widths that all seeds serve, in per cent."""
+    scored = {run.seed: scores_of(run, norm) for run in runs.runs}
+    served = set.intersection(*(set(scores) for scores in scored.values()))
+    for width in sorted(served & set(keys) if keys else served, key=parse_width):
+        yield Row(series, width, {seed: 100 * scores[width]["accuracy"] for seed, scores in scored.items()})
+
+
+def learning_curve(run: Record, width: str) -> list[tuple[float, float]]:
+    """Validation accuracy in per cent by round, counted from 1."""
+    return [
+        (row["round"] + 1, 100 * row["accuracy"])
+        for row in run.metrics
+        if row["kind"] == "score" and row.get("split", "val") == "val" and row["width"] == width
+    ]

@@ -1,0 +1,233 @@
+"""The report: one page and one Markdown file with every entry, the paper's values beside ours, and a verdict in words.
+
+Every number is read from the folders of the runs; `report.json` has them for programs.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from splitmix.core.files import write_atomically
+from splitmix.experiments.page import cards, described, duration, framed, page, section
+from splitmix.paper.catalogue import ENTRIES
+from splitmix.paper.claims import FAILS, HOLDS, OPEN
+from splitmix.paper.found import Found
+from splitmix.paper.needs import Store
+from splitmix.paper.pictures import pictures_of
+from splitmix.paper.queue import spent
+from splitmix.paper.studies import SCALES
+from splitmix.paper.views import View, cost_table, entry_table, seeds_of, verdict_table
+
+NOTES = (
+    "Accuracy is a mean over clients, each on its own test images; the norm layers use the statistics of the test "
+    "batch, as in the paper, unless said otherwise.",
+    "A difference below half a point counts as none. With one seed a difference below a point or two may be chance.",
+    "Each run kept the weights of its best validation round; test images were scored once, at the end.",
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of a report."""
+
+    page: Path
+    markdown: Path
+    rows: Path
+
+
+def write_report(scale: str, out: Path, root: Path | None = None) -> Written:
+    """Read all that has been run at a scale, and write what it says."""
+    store = Store(out)
+    views = [View(Found(entry, scale, store)) for entry in ENTRIES.values()]
+    files = Written(out / "report.html", out / "report.md", out / "report.json")
+    write_atomically(files.rows, (json.dumps(as_json(scale, views), indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(files.markdown, ("\n".join(markdown(scale, views)) + "\n").encode())
+    write_atomically(files.page, html(scale, views, root).encode())
+    return files
+
+
+def headline(views: Sequence[View]) -> str:
+    """What it all comes to, in a sentence."""
+    holds, fails, close = (sum(view.count(word) for view in views) for word in (HOLDS, FAILS, OPEN))
+    if not holds + fails + close:
+        return "Nothing has been run yet."
+    told = f"{holds} of {holds + fails + close} claims hold"
+    return f"{told}, {fails} do not" + (f", {close} are too close to call." if close else ".")
+
+
+def as_json(scale: str, views: Sequence[View]) -> dict[str, Any]:
+    """All that a program may want to know."""
+    return {"schema": 1, "scale": scale, "entries": [_entry_json(view) for view in views]}
+
+
+def _entry_json(view: View) -> dict[str, Any]:
+    entry, scale = view.found.entry, view.found.scale
+    return {
+        "name": entry.name,
+        "place": entry.place,
+        "title": entry.title,
+        "state": view.state,
+        "unit": entry.unit,
+        "reduced": entry.reduced(scale),
+        "substitutes": [*substitutes(view)],
+        "rows": [
+            {
+                "series": row.series,
+                "key": row.key,
+                "seeds": {str(seed): value for seed, value in row.values.items()},
+                "mean": row.mean,
+                "paper": row.printed,
+                "difference": row.difference,
+            }
+            for row in view.rows
+        ],
+        "claims": [
+            {"claim": claim.text, "ours": mine.word, "evidence": mine.evidence, "paper": theirs.word}
+            for claim, mine, theirs in view.verdicts
+        ],
+        "runs": [
+            {"label": job.label, "seed": job.config.seed, "folder": job.folder.name, "config": job.config.digest()}
+            for job in view.found.jobs
+            if job.trained
+        ],
+    }
+
+
+def html(scale: str, views: Sequence[View], root: Path | None) -> str:
+    """The page; sample images are part of it, so it may show images that it holds itself."""
+    made = page(
+        title="Split-Mix: the paper's evidence",
+        kind=f"Every table and figure of the paper, at the scale {scale}: {SCALES[scale]}",
+        headline=headline(views),
+        facts=_facts(views),
+        sections=[
+            section("Overview", _contents(views)),
+            *(f'<div id="{view.name}">{_section(view, root)}</div>\n' for view in views),
+        ],
+    )
+    made = made.replace("default-src 'none'; style-src", "default-src 'none'; img-src data:; style-src", 1)
+    return made.replace("</style>", f"{_CSS}</style>", 1)
+
+
+_CSS = """
+.claims td, .claims th { white-space: normal; vertical-align: top }
+.claims td:nth-child(2), .claims td:nth-child(3) { min-width: 8em }
+.claims td:last-child { color: var(--grey); font-size: .88rem }
+h2 small { color: var(--grey); font-weight: 400; margin-left: .6em }
+a { color: var(--accent) }
+.cards:has(figure:only-of-type) { max-width: 720px; columns: 1 }
+.waiting { color: var(--grey) }
+"""
+
+
+def _facts(views: Sequence[View]) -> Iterator[str]:
+    done = sum(view.found.complete for view in views)
+    yield f"<b>{done}</b> of <b>{len(views)}</b> entries are done"
+    jobs = {job.config.digest(): job for view in views for job in view.found.jobs if job.trained}
+    yield f"<b>{len(jobs)}</b> runs"
+    yield f"trained in <b>{duration(spent(jobs.values()))}</b>"
+
+
+def _contents(views: Sequence[View]) -> str:
+    lines = [
+        f'<tr><th scope="row"><a href="#{view.name}">{escape(view.found.entry.place)}</a></th>'
+        f"<td>{escape(view.found.entry.title)}</td><td>{escape(view.state)}</td><td>{escape(view.verdict)}</td></tr>"
+        for view in views
+    ]
+    head = "<tr><th>in the paper</th><th>what it shows</th><th>runs</th><th>its claims here</th></tr>"
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in NOTES)
+    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{"".join(lines)}</tbody></table></div>{notes}\n'
+
+
+def _section(view: View, root: Path | None) -> str:
+    entry = view.found.entry
+    title = f"{entry.place}: {entry.title}"
+    if not view.found.begun:
+        told = f'<p class="waiting">Not run yet. Run it with: <code>{escape(command(view))}</code></p>'
+        return section(title, told)
+    content = []
+    if view.verdicts:
+        content.append(f'<div class="claims">{_bare(verdict_table(view))}</div>')
+    if view.rows:
+        content.append(framed(entry_table(view)))
+    if (costs := cost_table(view)) is not None:
+        content.append(framed(costs))
+    drawn = cards(pictures_of(view.found, view.rows, root), ())
+    content += [drawn.replace(_NO_NOTES, ""), described((name, text) for name, text in _origin(view))]
+    return section(title, *content)
+
+
+_NO_NOTES = '<div class="notes">\n<h3>What these numbers mean</h3>\n<ul>\n</ul>\n</div>\n'
+
+
+def _bare(table: Any) -> str:
+    return framed(table).replace('<p class="note"></p>\n', "<p></p>")
+
+
+def _origin(view: View) -> Iterator[tuple[str, str]]:
+    """All that is needed to make it again, as HTML."""
+    yield "Command", f"<code>{escape(command(view))}</code>"
+    for name, text in origin(view):
+        yield name, escape(text)
+
+
+def origin(view: View) -> Iterator[tuple[str, str]]:
+    """Scale, data, seeds and time, in words."""
+    entry, scale = view.found.entry, view.found.scale
+    yield "State", view.state
+    if reduced := entry.reduced(scale):
+        yield "Reduced", "; ".join(reduced)
+    if data := [*_data(view), *substitutes(view)]:
+        yield "Data", "; ".join(data)
+    if seeds := seeds_of(view):
+        yield "Seeds", ", ".join(map(str, seeds))
+        yield "Time", f"{duration(spent(view.found.jobs))} for the runs, some of which other entries share"
+
+
+def substitutes(view: View) -> Iterator[str]:
+    """Which data is not the paper's."""
+    yield from view.found.entry.substitutes(view.found.scale)
+    domains = {name for runs in view.found.runs.values() for name in runs.runs[0].result.get("domains", [])}
+    if "synth_substitute" in domains:
+        yield "a substitute in place of SynthDigits, rendered after its description"
+
+
+def _data(view: View) -> list[str]:
+    return list(dict.fromkeys(runs.runs[0].result.get("data", "") for runs in view.found.runs.values()))
+
+
+def command(view: View) -> str:
+    return f"splitmix paper run {view.name} --scale {view.found.scale}"
+
+
+def markdown(scale: str, views: Sequence[View]) -> Iterator[str]:
+    """The same for a repository, without pictures."""
+    yield f"# The paper's evidence, at the scale {scale}\n"
+    yield f"{SCALES[scale][0].upper()}{SCALES[scale][1:]}. {headline(views)}\n"
+    yield from (f"- {note}" for note in NOTES)
+    yield "\n| in the paper | what it shows | runs | its claims here |"
+    yield "|---|---|---|---|"
+    for view in views:
+        entry = view.found.entry
+        yield f"| {entry.place} | {entry.title} | {view.state} | {view.verdict} |"
+    for view in views:
+        yield f"\n## {view.found.entry.place}: {view.found.entry.title}\n"
+        if not view.found.begun:
+            yield f"Not run yet. Run it with: `{command(view)}`"
+            continue
+        if view.verdicts:
+            yield _untitled(verdict_table(view).to_markdown())
+        if view.rows:
+            yield _untitled(entry_table(view).to_markdown())
+        if (costs := cost_table(view)) is not None:
+            yield _untitled(costs.to_markdown())
+        yield f"- Command: `{command(view)}`"
+        yield from (f"- {name}: {text}" for name, text in origin(view))
+
+
+def _untitled(table: str) -> str:
+    """A table below a heading needs no title of its own."""
+    return table.partition("\n\n")[2]
