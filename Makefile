@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help demo test test-fast test-federation check bench clean
+.PHONY: help demo test test-here test-fast test-federation check bench clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
@@ -19,14 +19,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train on the embedded task, serve every width, write a report (about 3 minutes)
 	$(BIN)/splitmix train configs/demo.toml --out runs/demo --resume
 
-test: $(READY)  ## all tests
+test: $(READY)  ## all tests; federations mostly wait, so they run beside the others
+	@$(MAKE) --no-print-directory -j 2 test-federation test-here
+
+test-here: $(READY)  ## the tests without federations of processes
 	$(BIN)/python -m pytest -n 2
 
 test-fast: $(READY)  ## the tests without the slow ones (under a minute)
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not federation'
 
 test-federation: $(READY)  ## real Flower processes, killed, refused and resumed (some minutes)
-	$(BIN)/python -m pytest -m federation
+	$(BIN)/python -m pytest -m federation tests/test_flower_processes.py
 
 check: $(READY)  ## format, lint, types and tests
 	$(BIN)/ruff format --check .
