@@ -19,6 +19,7 @@ BELOW = {  # what each layer may import of this package, besides itself
     "methods": ["core"],
     "engines": ["core", "data"],
     "runtime": ["core", "nets", "attacks"],
+    "paper": ["core", "nets", "attacks", "data", "methods", "engines", "experiments"],
 }
 OUTSIDE = {  # what else, besides the standard library; layers that are not listed are free
     "core": {"torch", "numpy"},
@@ -82,6 +83,11 @@ def test_a_layer_needs_few_other_packages(path):
 def test_an_optional_package_is_imported_in_one_place(package):
     users = [path for path in FILES if any(name.split(".")[0] == package for name in imports(path))]
     assert [local(path) for path in users if not any(path.match(place) for place in EXCLUSIVE[package])] == []
+
+
+def test_only_its_commands_use_the_papers_evidence():
+    users = {path for path in FILES if any(inside(name, ["paper"]) for name in imports(path))}
+    assert {local(path) for path in users if path.parent.name != "paper"} == {"cli_paper.py"}
 
 
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch.load"}

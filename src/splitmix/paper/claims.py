@@ -52,7 +52,8 @@ def near(text: str, *pairs: tuple[Place, Place], within: float) -> Claim:
         if len(gaps) < len(pairs) or not gaps:
             return Verdict(UNKNOWN)
         word = HOLDS if all(abs(gap) <= within for *_, gap in gaps) else FAILS
-        return Verdict(word, "; ".join(_told(one, other, gap) for one, other, gap in gaps))
+        told = "; ".join(_told(one, other, gap) for one, other, gap in gaps if gap)
+        return Verdict(word, told or "no difference at all")
 
     return Claim(text, judge)
 

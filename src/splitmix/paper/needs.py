@@ -41,7 +41,7 @@ class Need:
         """The full config of one of its runs."""
         settings = STUDIES[self.study].settings(scale, self.own)
         if settings["task"] == TINY:
-            settings["task"] = str(tiny_folder(out / TINY))
+            settings["task"] = str(tiny_folder(out.resolve() / TINY))
         return make_config({key: value for key, value in settings.items() if value is not None} | {"seed": seed})
 
 

@@ -65,7 +65,7 @@ def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
     for panel in axes[len(drawn) :]:
         panel.set_visible(False)
     for panel in axes[::columns]:
-        drawing.per_cent_ticks(panel) if sheet.name != "clock-bars" else None
+        drawing.per_cent_ticks(panel)
     looks = {stroke.label: stroke.colour for strokes in drawn.values() for stroke in strokes if not stroke.paper}
     drawing.legend(figure, list(looks), list(looks.values()))
     return Picture(sheet.name, figure)
@@ -281,5 +281,5 @@ def pictures_of(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
 
 
 def _sampled(found: Found) -> Sequence[str]:
-    tiny = str(found.store.out / "tiny")
+    tiny = str(found.store.out.resolve() / "tiny")
     return {"smoke": [tiny], "cpu": ["digits", "office-caltech10"], "paper": ["digits", "domainnet-256"]}[found.scale]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import stdev
 from typing import Any
 
@@ -93,7 +93,8 @@ def entry_table(view: View) -> Table:
     for key in keys:
         columns.append(Column(key, heading(key), shown(key)))
         if key in told:
-            columns += [Column(f"{key}.paper", "paper", number_text), Column(f"{key}.gap", "difference", signed)]
+            columns.append(Column(f"{key}.paper", "paper", partial(printed_text, shown(key))))
+            columns.append(Column(f"{key}.gap", "difference", signed))
     rows: list[list[Any]] = []
     for series in dict.fromkeys(row.series for row in view.rows):
         cells: list[Any] = [series]
@@ -168,7 +169,9 @@ def heading(key: str) -> str:
 
 def shown(key: str) -> Any:
     """Per cent with one digit, counts with what they need."""
-    return plain_text if key in ("download", "work", "seconds", "rounds", "outputs", "kernel") else spread_text
+    if key in ("rounds", "outputs", "kernel"):
+        return whole_text
+    return plain_text if key in ("download", "work", "seconds") else spread_text
 
 
 def spread(row: Row) -> float | None:
@@ -185,6 +188,15 @@ def spread_text(value: tuple[float, float | None] | None) -> str:
         return "-"
     mean, wide = value
     return f"{mean:.1f}" if wide is None else f"{mean:.1f} ± {wide:.1f}"
+
+
+def printed_text(show: Any, value: float | None) -> str:
+    """A printed number, shown like ours."""
+    return str(show(None if value is None else (value, None)))
+
+
+def whole_text(value: tuple[float, float | None] | None) -> str:
+    return "-" if value is None else f"{value[0]:.0f}"
 
 
 def plain_text(value: tuple[float, float | None] | None) -> str:
