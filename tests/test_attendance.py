@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from splitmix.experiments.attendance import SHOWN, attendance_sections, failures, summary
+from splitmix.experiments.attendance import SHOWN, attendance_sections, failures, summary, turnout
 
 
 def row(round=0, *, missing=(), rejected=(), clipped=(), repeated=(), cohort=range(4)):
@@ -38,6 +38,19 @@ def test_a_run_in_which_all_took_part_says_nothing():
     assert summary([row(0), row(1)]) == ""
     assert failures([row(0), row(1)]) is None
     assert [*attendance_sections([row(0), row(1)])] == []
+
+
+def test_the_page_tells_how_many_took_part_and_the_bytes_each_way():
+    moved = {"bytes_down": 150_000, "bytes_up": 140_000}
+    seen = [row(0, missing=[(3, "late")]) | moved, row(1, rejected=[(3, "finite")], cohort=(1, 3)) | moved]
+    told = (
+        "In 2 rounds, 3 of the 4 clients that were asked took part. 300kB of tensors went to clients, 280kB came back."
+    )
+    assert turnout(seen) == told
+    assert turnout([row(0)]) == ""
+    first, second = attendance_sections(seen)
+    assert "Who took part" in first
+    assert "Who did not take part, and why" in second
 
 
 def test_rows_of_older_versions_say_nothing():

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -9,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from splitmix.experiments.page import framed, section
 from splitmix.experiments.records import Row
-from splitmix.experiments.tables import Column, Table
+from splitmix.experiments.tables import Column, Table, human
 
 Client = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -70,6 +71,20 @@ def summary(metrics: Iterable[Row]) -> str:
     return f"In {len(seen)} round{'s' * (len(seen) > 1)}, {', '.join(told)}." if told else ""
 
 
+def turnout(metrics: Iterable[Row]) -> str:
+    """In a sentence, how many clients took part at least once, and the bytes each way; nothing if no row tells."""
+    seen = rounds(metrics)
+    down, up = sum(one.get("bytes_down", 0) for one in seen), sum(one.get("bytes_up", 0) for one in seen)
+    if not down:
+        return ""
+    asked = {client for one in seen for client in one.get("cohort", [])}
+    came = {client for one in seen for client in {*one.get("cohort", [])} - _absent(one)}
+    return (
+        f"In {len(seen)} round{'s' * (len(seen) > 1)}, {len(came)} of the {len(asked)} clients that were asked took "
+        f"part. {human(down)}B of tensors went to clients, {human(up)}B came back."
+    )
+
+
 def failures(metrics: Iterable[Row]) -> Table | None:
     """How often each client failed, and why, most often first; None if nobody did."""
     seen = rounds(metrics)
@@ -96,10 +111,16 @@ def failures(metrics: Iterable[Row]) -> Table | None:
 
 
 def attendance_sections(metrics: Sequence[Row]) -> Iterator[str]:
-    """For a run's page: who failed, if somebody did."""
+    """For a run's page: who took part, the bytes each way, and who failed, if somebody did."""
+    if said := turnout(metrics):
+        yield section("Who took part", f'<p class="note">{escape(said)}</p>\n')
     table = failures(metrics)
     if table is not None:
         yield section("Who did not take part, and why", framed(table))
+
+
+def _absent(tried: Tried) -> set[int]:
+    return {one["client"] for one in (*tried.get("missing", []), *tried.get("rejected", []))}
 
 
 def _failed(tried: Tried) -> Iterator[tuple[str, int, str]]:
