@@ -1,4 +1,7 @@
-"""Flower for real: a SuperLink and SuperNodes as processes on this machine, killed, refused and restarted."""
+"""Flower for real: a SuperLink and SuperNodes as processes on this machine, killed, refused and restarted.
+
+All tests share two federations, and the last of them stops these and looks for what is left.
+"""
 
 import json
 import os
@@ -7,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,21 +18,18 @@ from safetensors.torch import load
 
 pytest.importorskip("flwr", reason='Flower is not installed; pip install "splitmix[flower]"')
 
+from splitmix.core.replay import Replay
 from splitmix.core.rounds import federate
-from splitmix.core.types import Missing
 from splitmix.engines.flower.local import (
     flwr,
     launch,
     marked,
     read_site,
     revive,
-    start_link,
-    start_nodes,
-    stop,
 )
 from splitmix.engines.flower.tls import make_certificates, make_node_key
 from splitmix.experiments.config import make_config, read_toml
-from splitmix.experiments.records import read_result
+from splitmix.experiments.records import read_metrics, read_result
 from splitmix.experiments.run import run_in_folder
 from splitmix.experiments.setup import set_up
 from stripes import SETTINGS, stripes_folder
@@ -41,46 +41,58 @@ EXAMPLE = TESTS.parent / "examples" / "flower_app"
 PATIENCE = 600  # seconds until we give up; a quiet machine needs a tenth
 COMMON = {**SETTINGS, "norm": "tracked", "order": "natural", "val_ratio": 0.25}
 SIX = {**COMMON, "clients": 6, "rounds": 3, "eval_every": 3, "budgets": ["1/4", "1/2", "3/4", "1"]}
-FOUR = {**COMMON, "clients": 4, "rounds": 6, "eval_every": 6}
+FOUR = {**COMMON, "clients": 4, "rounds": 6, "eval_every": 6, "repeats": 20}  # so that a busy machine ends no run
 GUARDED = {**FOUR, "rounds": 2, "eval_every": 2}
+BUDGETS = {"plain": ["1/4", "1/2", "3/4", "1"], "secure": ["1/4", "1/2", "1"]}
+MARK = "SPLITMIX_TEST"  # a variable that all processes have which come of these tests
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with images, where all processes are started, so that they find the tests' nets."""
+    """A folder with images, where all processes are started, so that they find the tests' nets; none outlives it."""
     path = tmp_path_factory.mktemp("place")
     stripes_folder(path / "own", rows=80)
-    before, variable = Path.cwd(), os.environ.get("PYTHONPATH", "")
-    os.chdir(path)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), variable]))
-    yield path
-    os.chdir(before)
-    os.environ["PYTHONPATH"] = variable
-
-
-@contextmanager
-def federation(path, clients, budgets, *, tls=False):
-    """Nodes that are up before the first test, and gone after the last, whatever happened."""
-    try:
-        site = start_link(path, tls=tls)
-        start_nodes(site, [{"task": "own", "budget": budget} for budget in budgets[:clients]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+        patch.setenv(MARK, str(path))
         yield path
-    finally:
-        with suppress(Exception):
-            stop(path)
-        assert not marked(path)
+        for pid in offspring(path):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def offspring(place):
+    """The processes that came of these tests, whoever started them, and have not ended."""
+    return marked(place, variable=MARK)
 
 
 @pytest.fixture(scope="module")
 def plain(place):
-    with federation(place / "plain", 6, ["1/4", "1/4", "1/2", "3/4", "3/4", "1"]) as path:
-        yield path
+    splitmix("flower", "up", "--nodes", "6", "--task", "own", "--state", "plain", "--budgets", *BUDGETS["plain"])
+    return place / "plain"
 
 
 @pytest.fixture(scope="module")
 def secure(place):
-    with federation(place / "secure", 4, ["1/4", "1/4", "1/2", "1"], tls=True) as path:
-        yield path
+    splitmix(
+        *("flower", "up", "--nodes", "4", "--task", "own", "--state", "secure", "--tls"),
+        *("--budgets", *BUDGETS["secure"]),
+    )
+    return place / "secure"
+
+
+def splitmix(*words):
+    """A command as a user gives it; what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "splitmix", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def options(settings):
@@ -88,8 +100,9 @@ def options(settings):
 
 
 def train(state, out, settings, *more, deadline=PATIENCE):
-    """`splitmix train --engine flower`, as a user runs it."""
-    command = [sys.executable, "-m", "splitmix", "train", "own", *options(settings), "--engine", "flower"]
+    """`splitmix train --engine flower`, as a user runs it; the nodes know their budgets."""
+    given = {key: value for key, value in settings.items() if key != "budgets"}
+    command = [sys.executable, "-m", "splitmix", "train", "own", *options(given), "--engine", "flower"]
     command += ["--state", str(state), "--out", out, "--deadline", str(deadline), *more]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -122,9 +135,8 @@ def test_six_processes_learn_to_the_bit_what_the_simulator_learns(place, plain):
     said = finished(train(plain, "six", SIX))
     ours, theirs = read_result(place / "six"), simulated(place, "six-simulated", SIX)
     assert ours["weights_sha256"] == theirs["weights_sha256"], said
-    assert (place / "six" / "model.safetensors").read_bytes() == (
-        place / "six-simulated" / "model.safetensors"
-    ).read_bytes()
+    files = [place / name / "model.safetensors" for name in ("six", "six-simulated")]
+    assert to_bytes(load(files[0].read_bytes())) == to_bytes(load(files[1].read_bytes()))
     assert ours["clients"] == theirs["clients"]
     assert len({client["budget"] for client in ours["clients"]}) == 4
     assert (place / "six" / "report.html").exists()
@@ -132,15 +144,10 @@ def test_six_processes_learn_to_the_bit_what_the_simulator_learns(place, plain):
 
 def test_ray_learns_to_the_bit_what_the_simulator_learns(place):
     pytest.importorskip("ray", reason='Ray is not installed; pip install "splitmix[ray]"')
-    command = [sys.executable, "-m", "splitmix", "train", "own", *options(SIX), "--engine", "ray"]
-    done = subprocess.run(
-        [*command, "--out", "six-ray", "--workers", "2", "--deadline", str(PATIENCE)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        start_new_session=True,
+    splitmix(
+        *("train", "own", *options(SIX), "--engine", "ray", "--workers", "2"),
+        *("--out", "six-ray", "--deadline", str(PATIENCE)),
     )
-    assert done.returncode == 0, done.stderr
     if not (place / "six-simulated" / "result.json").exists():
         simulated(place, "six-simulated", SIX)
     assert read_result(place / "six-ray")["weights_sha256"] == read_result(place / "six-simulated")["weights_sha256"]
@@ -226,23 +233,6 @@ def test_the_run_goes_on_meanwhile(place, secure, intruders):
 # --- kills --------------------------------------------------------------------------------------------------------
 
 
-class Replay:
-    """The simulator, where those who were missing in a run are missing again."""
-
-    def __init__(self, engine, rows):
-        self.engine = engine
-        tries = {row["round"]: [*row["repeated"], row] for row in rows}
-        self.away = [{gone["client"] for gone in one["missing"]} for number in sorted(tries) for one in tries[number]]
-
-    def profiles(self, round):
-        return self.engine.profiles(round)
-
-    def run(self, weights, jobs):
-        away = self.away.pop(0)
-        answers = self.engine.run(weights, [job for job in jobs if job.client not in away])
-        return [Missing(job.client, "away") if job.client in away else next(answers) for job in jobs]
-
-
 class Keeper:
     """Keeps the weights of each round: a run itself keeps two checkpoints."""
 
@@ -295,17 +285,26 @@ def test_a_run_survives_the_death_of_nodes_and_of_the_server(place, secure):
     finished(second)
 
     config = make_config(read_toml(place / "killed" / "config.toml"))
-    lines = (place / "killed" / "metrics.jsonl").read_text().splitlines()
-    rows = {row["round"]: row for row in map(json.loads, lines) if row["kind"] == "round"}  # the last counts
-    assert sorted(rows) == list(range(6))
-    assert any(row["missing"] for row in rows.values())
-    assert all(row["cohort"] == [0, 1, 2, 3] for row in rows.values())
-    setup, replayed = set_up(config), {}
+    rows = [row for row in read_metrics(place / "killed") if row["kind"] == "round"]
+    assert [row["round"] for row in rows] == list(range(6))
+    assert any(row["missing"] for row in rows)
+    assert all(row["cohort"] == [0, 1, 2, 3] for row in rows)
+    setup, again = set_up(config), {}
     with setup.engine(1) as engine:
-        replay = Replay(engine, rows.values())
-        start = setup.fresh_weights()
+        replay, start = Replay.of(engine, rows), setup.fresh_weights()
         federate(
-            setup.method, replay, setup.net, start, setup.how, on_round=lambda r: replayed.update({r.round: r.weights})
+            setup.method, replay, setup.net, start, setup.how, on_round=lambda r: again.update({r.round: r.weights})
         )
     for round in range(6):
-        assert to_bytes(keeper.weights(round)) == to_bytes(replayed[round]), f"round {round}"
+        assert to_bytes(keeper.weights(round)) == to_bytes(again[round]), f"round {round}"
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+def test_after_down_no_process_is_left(place, plain, secure):
+    for state, nodes in (("plain", 6), ("secure", 4)):
+        rows = json.loads(splitmix("flower", "status", "--state", state, "--json"))
+        assert [row["running"] for row in rows] == ["yes"] * (1 + nodes)
+        splitmix("flower", "down", "--state", state)
+    assert offspring(place) == set()

@@ -177,9 +177,9 @@ def signal_all(pids: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def marked(path: Path) -> set[int]:
+def marked(path: Path, variable: str = MARK) -> set[int]:
     """The processes that belong to a federation, whoever started them; none that has ended."""
-    wanted = f"{MARK}={path.resolve()}".encode()
+    wanted = f"{variable}={path.resolve()}".encode()
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
