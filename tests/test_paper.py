@@ -90,7 +90,7 @@ def test_claims_are_judged_by_their_numbers():
     values = {"a": {"1/8": [80.0, 82.0], "1": [85.0]}, "b": {"1/8": [81.2], "1": [70.0]}}
     above = higher("a above b at 1", (("a", "1"), ("b", "1")))
     assert above.judge(values).word == HOLDS
-    assert above.judge(values).evidence == "a 1 against b 1 +15.0"
+    assert above.judge(values).evidence == "a 1 against b 1: +15.0"
     assert higher("a above b at 1/8", (("a", "1/8"), ("b", "1/8"))).judge(values).word == OPEN
     assert higher("b above a", (("b", "1"), ("a", "1"))).judge(values).word == FAILS
     assert higher("by 20", (("a", "1"), ("b", "1")), by=20).judge(values).word == FAILS
@@ -135,7 +135,8 @@ def test_all_entries_pass_at_the_smallest_scale(made):
     assert [one.entry.name for one in found if not one.complete] == []
     for one in found:
         assert View(one).rows or one.entry.shown == "samples"
-        assert all(mine.word != UNKNOWN for _, mine, _ in View(one).verdicts), one.entry.name
+        unknown = [claim.text for claim, mine, _ in View(one).verdicts if mine.word == UNKNOWN]
+        assert [text for text in unknown if "authors' code" not in text] == [], one.entry.name
 
 
 @pytest.mark.slow

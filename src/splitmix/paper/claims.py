@@ -36,9 +36,7 @@ def higher(text: str, *pairs: tuple[Place, Place], by: float = 0.0) -> Claim:
         gaps = [(one, other, a - b - by) for one, other, a, b in found if a is not None and b is not None]
         if len(gaps) < len(pairs) or not gaps:
             return Verdict(UNKNOWN)
-        return Verdict(
-            _word([gap for *_, gap in gaps]), "; ".join(_told(one, other, gap + by) for one, other, gap in gaps)
-        )
+        return Verdict(_word([gap for *_, gap in gaps]), _told([(one, other, gap + by) for one, other, gap in gaps]))
 
     return Claim(text, judge)
 
@@ -52,8 +50,7 @@ def near(text: str, *pairs: tuple[Place, Place], within: float) -> Claim:
         if len(gaps) < len(pairs) or not gaps:
             return Verdict(UNKNOWN)
         word = HOLDS if all(abs(gap) <= within for *_, gap in gaps) else FAILS
-        told = "; ".join(_told(one, other, gap) for one, other, gap in gaps if gap)
-        return Verdict(word, told or "no difference at all")
+        return Verdict(word, _told([(one, other, gap) for one, other, gap in gaps if gap]) or "no difference at all")
 
     return Claim(text, judge)
 
@@ -105,8 +102,14 @@ def _word(gaps: Sequence[float]) -> str:
     return FAILS if any(gap < -CLOSE for gap in gaps) else OPEN
 
 
-def _told(one: Place, other: Place, gap: float) -> str:
-    return f"{_named(one)} against {_named(other)} {gap:+.1f}"
+def _told(gaps: Sequence[tuple[Place, Place, float]]) -> str:
+    """All differences; those of the same two series together."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for one, other, gap in gaps:
+        same = one[1] == other[1] and len(gaps) > 1
+        pair = (one[0], other[0]) if same else (_named(one), _named(other))
+        together.setdefault(pair, []).append(f"{gap:+.1f} at {one[1]}" if same else f"{gap:+.1f}")
+    return "; ".join(f"{one} against {other}: {', '.join(texts)}" for (one, other), texts in together.items())
 
 
 def _named(place: Place) -> str:

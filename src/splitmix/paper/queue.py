@@ -17,7 +17,7 @@ from splitmix.experiments.config import Config
 from splitmix.experiments.evaluate import open_run
 from splitmix.experiments.grid import Wish, measure_grid, read_grid, write_grid
 from splitmix.experiments.page import duration
-from splitmix.experiments.records import read_result
+from splitmix.experiments.records import read_metrics, read_result
 from splitmix.experiments.setup import Setup, set_up
 from splitmix.paper.catalogue import Entry
 from splitmix.paper.estimates import FINAL, GRID, estimate
@@ -170,5 +170,10 @@ def measure(job: Job, attacked: Attacked, bench: Bench) -> None:
 
 
 def spent(jobs: Iterable[Job]) -> float:
-    """Seconds that the finished runs took."""
-    return sum(read_result(job.folder).get("seconds", 0.0) for job in jobs if job.trained)
+    """Seconds that the finished runs took: all of a run, or where it was resumed at least its rounds."""
+    return sum(_spent(job.folder) for job in jobs if job.trained)
+
+
+def _spent(folder: Path) -> float:
+    rounds = sum(row.get("seconds", 0.0) for row in read_metrics(folder) if row["kind"] == "round")
+    return float(max(rounds, read_result(folder).get("seconds", 0.0)))

@@ -196,7 +196,8 @@ def substitutes(view: View) -> Iterator[str]:
 
 
 def _data(view: View) -> list[str]:
-    return list(dict.fromkeys(runs.runs[0].result.get("data", "") for runs in view.found.runs.values()))
+    told = (runs.runs[0].result.get("data", "") for runs in view.found.runs.values())
+    return list(dict.fromkeys(text.removesuffix("; needs a data root") for text in told))
 
 
 def command(view: View) -> str:

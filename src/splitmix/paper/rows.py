@@ -10,8 +10,9 @@ from splitmix.experiments.records import domain_names
 from splitmix.experiments.summary import Entry as Runs
 from splitmix.nets import find_net
 from splitmix.paper.claims import Values
+from splitmix.paper.expected import AUTHORS, PRINTED
 from splitmix.paper.found import Found, Row, learning_curve, scores_of, width_rows
-from splitmix.paper.printed import SCALINGS, WIDTHS
+from splitmix.paper.printed import DIGITS_BY_AUTHORS, SCALINGS, WIDTHS
 from splitmix.paper.sets import COHORTS, FEDAVG, OURS, SHETEROFL, SPLITMIX
 
 BYTES = 4  # of a parameter
@@ -46,6 +47,14 @@ def _widths(found: Found) -> Iterator[Row]:
         yield from width_rows(runs, label, WIDTHS)
     if OURS in found.runs:
         yield from width_rows(found.runs[OURS], f"{OURS}, calibrated norms", WIDTHS, norm="client")
+
+
+def _widths_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
+    """What others measured for Split-Mix, where a claim asks for it; only full runs can be held against it."""
+    if OURS in found.runs and found.scale != "smoke":
+        for series, values in ((AUTHORS, DIGITS_BY_AUTHORS), (PRINTED, found.entry.printed.get(SPLITMIX, {}))):
+            for width, value in values.items():
+                yield Row(series, width, {1: value})
 
 
 def _ablation(found: Found) -> Iterator[Row]:
@@ -200,6 +209,7 @@ ROWS: Mapping[str, Callable[[Found], Iterator[Row]]] = {
     "samples": lambda found: iter(()),
 }
 DERIVED: Mapping[str, Callable[[Found, Sequence[Row]], Iterator[Row]]] = {
+    "widths": _widths_derived,
     "contact": _contact_derived,
     "domains": _domains_derived,
     "dials": _dials_derived,
