@@ -16,7 +16,7 @@ from splitmix.core.random import torch_rng_for
 from splitmix.experiments.compare import Bench
 from splitmix.experiments.records import read_metrics
 from splitmix.paper import queue
-from splitmix.paper.catalogue import ENTRIES, find_entries
+from splitmix.paper.catalogue import ENTRIES, find_entries, in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN, UNKNOWN, grows, higher, near, times
 from splitmix.paper.found import Found
 from splitmix.paper.needs import Store
@@ -51,7 +51,7 @@ HOUR = 3600.0
 def test_every_table_and_figure_has_its_entries():
     labels = [label for entry in ENTRIES.values() for label in entry.labels]
     assert {label: labels.count(label) for label in labels} == PLACES
-    assert {entry.place for entry in ENTRIES.values() if not entry.labels} == {"not in the paper"}
+    assert {entry.place for entry in ENTRIES.values() if not entry.labels} == {"Beyond the paper"}
 
 
 def test_the_ablation_has_its_sixteen_rows_and_the_nets_their_costs():
@@ -268,7 +268,14 @@ def test_what_was_not_run_is_listed_as_such(tmp_path):
 def test_a_table_has_the_paper_beside_ours(made):
     table = entry_table(View(Found(ENTRIES["table4-ablation"], "smoke", Store(made))))
     assert len(table.rows) == 16
-    assert [column.heading for column in table.columns][1:4] == ["width 1/8", "paper", "difference"]
+    assert [column.heading for column in table.columns][1:4] == ["width 1/8", "paper", "diff."]
+
+
+def test_the_report_follows_the_paper():
+    places = [entry.place for entry in in_order_of_the_paper()]
+    assert places[:4] == ["Table 1, CIFAR10", "Table 1, Digits", "Table 1, DomainNet", "Table 2"]
+    assert places.index("Figure 2") < places.index("Figure 4") < places.index("Figure 10")
+    assert places[-3:] == ["Beyond the paper"] * 3
 
 
 def test_entries_are_found_by_name_in_the_order_of_the_catalogue():

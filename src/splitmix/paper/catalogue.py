@@ -101,7 +101,7 @@ _LISTED = (
     ),
     Entry(
         "weighting-digits",
-        "not in the paper",
+        "Beyond the paper",
         "SHeteroFL with fair and with the released weights of clients",
         "widths",
         sets.weighting,
@@ -109,7 +109,7 @@ _LISTED = (
     ),
     Entry(
         "joint-digits",
-        "not in the paper",
+        "Beyond the paper",
         "Width and robustness together, on Digits",
         "dials",
         sets.joint("attacked-digits", (0.0, 0.2, 0.5, 1.0), {"rescale_layers": False}, images=40),
@@ -159,7 +159,7 @@ _LISTED = (
     ),
     Entry(
         "domains-digits",
-        "not in the paper",
+        "Beyond the paper",
         "Which domain trains what, and what it loses, Digits",
         "domains",
         sets.pick(sets.table1_digits, ("Split-Mix", "SHeteroFL", *sets.FEDAVG)),
@@ -310,6 +310,16 @@ _LISTED = (
     ),
 )
 ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in _LISTED}
+
+
+def in_order_of_the_paper() -> list[Entry]:
+    """Tables by number, then figures, then what the paper does not have."""
+    kinds = ("Table", "Figure", "Beyond")
+    return sorted(ENTRIES.values(), key=lambda entry: (kinds.index(entry.place.split()[0]), _number(entry), entry.name))
+
+
+def _number(entry: Entry) -> int:
+    return int("".join(filter(str.isdigit, entry.place.split()[1].rstrip(","))) or 0)
 
 
 def find_entries(names: Sequence[str]) -> list[Entry]:

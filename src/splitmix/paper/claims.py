@@ -108,6 +108,9 @@ def _told(gaps: Sequence[tuple[Place, Place, float]]) -> str:
     for one, other, gap in gaps:
         same = one[1] == other[1] and len(gaps) > 1
         pair = (one[0], other[0]) if same else (_named(one), _named(other))
+        where = pair[0].partition(": ")[0]
+        if pair[1].startswith(f"{where}: "):
+            pair = (pair[0], pair[1].removeprefix(f"{where}: "))
         together.setdefault(pair, []).append(f"{gap:+.1f} at {one[1]}" if same else f"{gap:+.1f}")
     return "; ".join(f"{one} against {other}: {', '.join(texts)}" for (one, other), texts in together.items())
 

@@ -62,10 +62,11 @@ def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
             panel.set_xscale("log", base=2)
             panel.set_xticks([float(parse_width(width)) for width in WIDTHS], WIDTHS)
             panel.minorticks_off()
+        elif sheet.x == "round":
+            panel.locator_params(axis="x", integer=True, min_n_ticks=1, nbins=6)
     for panel in axes[len(drawn) :]:
         panel.set_visible(False)
-    for panel in axes[::columns]:
-        drawing.per_cent_ticks(panel)
+    drawing.per_cent_ticks(axes[0])
     looks = {stroke.label: stroke.colour for strokes in drawn.values() for stroke in strokes if not stroke.paper}
     drawing.legend(figure, list(looks), list(looks.values()))
     return Picture(sheet.name, figure)
@@ -84,9 +85,10 @@ def by_width(found: Found, rows: Sequence[Row]) -> Picture:
     """Ours as lines, the paper's as dotted ones with hollow points."""
     return panels(
         Sheet(
-            f"{found.entry.name}-widths",
+            "widths",
             _lead(rows),
-            "test accuracy (%), mean over clients; dotted: as printed in the paper",
+            "test accuracy (%), mean over clients"
+            + ("; dotted: as printed in the paper" if found.entry.printed else ""),
             "width",
             widths=True,
         ),
@@ -132,7 +134,7 @@ def grouped(found: Found, rows: Sequence[Row], *, order: Sequence[str] = ()) -> 
         ]
         sheets[group] = list(_strokes([*shared, *own]))
     what = Sheet(
-        f"{found.entry.name}-groups",
+        "groups",
         found.entry.title,
         "test accuracy (%) by width, mean over clients",
         "width",
@@ -167,7 +169,7 @@ def convergence(found: Found) -> Picture:
             colour = shade(WIDTHS.index(width), len(WIDTHS))
             panel.append(Stroke(f"width {width}", learning_curve(runs.runs[0], width), colour))
     what = Sheet(
-        f"{found.entry.name}-curves",
+        "curves",
         "How nets of each width learn",
         "validation accuracy (%) by round",
         "round",
@@ -183,7 +185,7 @@ def full_width(found: Found) -> Picture:
         line = learning_curve(runs.runs[0], runs.widths[-1])
         sheets.setdefault(study, []).append(Stroke(method, line, HUES.get(method, GREY)))
     what = Sheet(
-        f"{found.entry.name}-curves",
+        "curves",
         "How the widest affordable nets learn",
         "validation accuracy (%) by round: FedAvg at width 1/8, the others at 1",
         "round",
@@ -223,7 +225,7 @@ def dials(found: Found) -> Picture:
             sheets[""].append(Stroke(f"{label}, width {width}" if several else label, line, colour))
     sheets[""].append(Stroke("FedAvg + AT, a training for each point", sorted(trained), GREY))
     what = Sheet(
-        f"{found.entry.name}-dials",
+        "dials",
         found.entry.title,
         "accuracy on clean images (%); each point one dial or one training",
         "accuracy under attack (%)",
@@ -252,7 +254,17 @@ def samples(task: str, root: Any) -> Picture:
 
 
 def pictures_of(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
-    """What is drawn for an entry."""
+    """What is drawn for an entry; names begin with the entry's, so that no two are the same."""
+    for draw in _draws(found, rows, root):
+        yield partial(_named, found.entry.name, draw)
+
+
+def _named(name: str, draw: Draw) -> Picture:
+    picture = draw()
+    return Picture(f"{name}-{picture.name}", picture.figure)
+
+
+def _draws(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
     shown = found.entry.shown
     if shown == "widths":
         yield partial(by_width, found, rows)

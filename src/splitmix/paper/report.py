@@ -12,7 +12,7 @@ from typing import Any
 
 from splitmix.core.files import write_atomically
 from splitmix.experiments.page import cards, described, duration, framed, page, section
-from splitmix.paper.catalogue import ENTRIES
+from splitmix.paper.catalogue import in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN
 from splitmix.paper.found import Found
 from splitmix.paper.needs import Store
@@ -41,7 +41,7 @@ class Written:
 def write_report(scale: str, out: Path, root: Path | None = None) -> Written:
     """Read all that has been run at a scale, and write what it says."""
     store = Store(out)
-    views = [View(Found(entry, scale, store)) for entry in ENTRIES.values()]
+    views = [View(Found(entry, scale, store)) for entry in in_order_of_the_paper()]
     files = Written(out / "report.html", out / "report.md", out / "report.json")
     write_atomically(files.rows, (json.dumps(as_json(scale, views), indent=1, ensure_ascii=False) + "\n").encode())
     write_atomically(files.markdown, ("\n".join(markdown(scale, views)) + "\n").encode())
@@ -51,6 +51,9 @@ def write_report(scale: str, out: Path, root: Path | None = None) -> Written:
 
 def headline(views: Sequence[View]) -> str:
     """What it all comes to, in a sentence."""
+    if views[0].found.scale == "smoke":
+        done = sum(view.found.complete for view in views)
+        return f"{done} of {len(views)} entries pass; the numbers of this scale mean nothing."
     holds, fails, close = (sum(view.count(word) for view in views) for word in (HOLDS, FAILS, OPEN))
     if not holds + fails + close:
         return "Nothing has been run yet."
@@ -114,7 +117,8 @@ def html(scale: str, views: Sequence[View], root: Path | None) -> str:
 
 _CSS = """
 .claims td, .claims th { white-space: normal; vertical-align: top }
-.claims td:nth-child(2), .claims td:nth-child(3) { min-width: 8em }
+.claims td:nth-child(2) { min-width: 10.5em }
+.cards, dl, .note + .scroll { margin-top: 1.1rem }
 .claims td:last-child { color: var(--grey); font-size: .88rem }
 h2 small { color: var(--grey); font-weight: 400; margin-left: .6em }
 a { color: var(--accent) }
@@ -196,6 +200,8 @@ def substitutes(view: View) -> Iterator[str]:
 
 
 def _data(view: View) -> list[str]:
+    if view.found.scale == "smoke":
+        return ["a few tiny pictures, made on the spot"] if view.found.jobs else []
     told = (runs.runs[0].result.get("data", "") for runs in view.found.runs.values())
     return list(dict.fromkeys(text.removesuffix("; needs a data root") for text in told))
 

@@ -15,7 +15,7 @@ from splitmix.nets.film import norms
 from splitmix.nets.layers import Conv, Linear, norm_eps, scaled
 
 NET = "splitmix.paper.tiny:TinyNet"
-DOMAINS = ("amber", "blue", "green", "rose")
+DOMAINS = {"amber": (1.0, 0.7, 0.3), "blue": (0.3, 0.5, 1.0), "green": (0.4, 1.0, 0.4), "rose": (1.0, 0.4, 0.6)}
 TRAIN, TEST = 24, 12  # pictures of a domain
 
 
@@ -51,14 +51,13 @@ class TinyNet(nn.Module):
 def tiny_folder(folder: Path) -> Path:
     """The folder of the stand-in's pictures, made if need be."""
     patterns = rng_for(0, "tiny patterns").random((10, 8, 8, 1))
-    for number, domain in enumerate(DOMAINS):
+    for domain, tint in DOMAINS.items():
         file = folder / f"{domain}.npz"
         if file.exists():
             continue
         rng = rng_for(0, "tiny pictures", domain)
         labels = np.arange(TRAIN + TEST) % 10
-        tint = 0.4 + 0.6 * np.roll([1.0, 0.6, 0.2], number % 3)
-        pixels = patterns[labels] * tint + 0.1 * rng.random((len(labels), 8, 8, 3))
+        pixels = patterns[labels] * np.array(tint) + 0.1 * rng.random((len(labels), 8, 8, 3))
         images = np.clip(230 * pixels, 0, 255).astype(np.uint8)
         write_arrays(
             file,

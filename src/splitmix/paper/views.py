@@ -14,6 +14,7 @@ from splitmix.paper import printed
 from splitmix.paper.claims import FAILS, HOLDS, OPEN, UNKNOWN, Claim, Verdict, judged
 from splitmix.paper.found import Found, Row
 from splitmix.paper.rows import in_order, printed_values, rows_of, values_of
+from splitmix.paper.sets import FEDAVG
 
 SIGNS = {HOLDS: "✓ holds", FAILS: "✗ does not hold", OPEN: "≈ too close to call", UNKNOWN: "· not known"}
 HEADINGS = {
@@ -85,8 +86,8 @@ def words(verdict: str, count: int) -> str:
 
 
 def entry_table(view: View) -> Table:
-    """A row for each series; for each key our value, the paper's, and the difference."""
-    at = {(row.series, row.key): row for row in view.rows}
+    """A row for each series (FedAvg's nets are one); for each key our value, the paper's, and the difference."""
+    at = {(one_name(row.series), row.key): row for row in view.rows}
     keys = in_order([row.key for row in view.rows])
     told = {key for key in keys if any(row.printed is not None for row in view.rows if row.key == key)}
     columns = [Column("series", "", number=False)]
@@ -94,9 +95,9 @@ def entry_table(view: View) -> Table:
         columns.append(Column(key, heading(key), shown(key)))
         if key in told:
             columns.append(Column(f"{key}.paper", "paper", partial(printed_text, shown(key))))
-            columns.append(Column(f"{key}.gap", "difference", signed))
+            columns.append(Column(f"{key}.gap", "diff.", signed))
     rows: list[list[Any]] = []
-    for series in dict.fromkeys(row.series for row in view.rows):
+    for series in dict.fromkeys(one_name(row.series) for row in view.rows):
         cells: list[Any] = [series]
         for key in keys:
             row = at.get((series, key))
@@ -107,17 +108,18 @@ def entry_table(view: View) -> Table:
     return Table(f"{view.found.entry.place}: {view.found.entry.title}", columns, rows, caption(view))
 
 
+def one_name(series: str) -> str:
+    return "FedAvg" if series in FEDAVG else series
+
+
 def caption(view: View) -> str:
     """What the numbers are."""
     seeds = sorted({seed for row in view.rows for seed in row.values} - {0})
     several = any(len(row.values) > 1 for row in view.rows)
     told = "; ± is the standard deviation over seeds" if several else ""
-    unit = view.found.entry.unit
-    return (
-        f"{unit[0].upper()}{unit[1:]}; seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}{told}."
-        if seeds
-        else f"{unit[0].upper()}{unit[1:]}."
-    )
+    unit = view.found.entry.unit.capitalize() if view.found.entry.unit.islower() else view.found.entry.unit
+    which = f"; seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else ""
+    return f"{unit}{which}{told}."
 
 
 def verdict_table(view: View) -> Table:
