@@ -201,6 +201,17 @@ def test_what_cannot_be_run_is_said_and_the_rest_goes_on(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_breaks_leaves_its_reason_and_the_queue_goes_on(tmp_path, monkeypatch):
+    first, second = jobs_of([ENTRIES["weighting-digits"]], "smoke", Store(tmp_path))[:2]
+    real = queue.run_once
+    monkeypatch.setattr(queue, "run_once", lambda *args: 1 / 0 if args[1] == first.folder else real(*args))
+    with pytest.raises(UserError, match=r"ZeroDivisionError, see .*failure\.txt"):
+        work([first, second], Bench())
+    assert second.done
+    assert "ZeroDivisionError" in (first.folder / "failure.txt").read_text()
+
+
+@pytest.mark.slow
 def test_numbers_of_the_report_are_those_of_the_runs(made, report):
     entries = {entry["name"]: entry for entry in json.loads(report.rows.read_text())["entries"]}
     checked = 0

@@ -14,7 +14,7 @@ CORES = 2
 ATTACK = 8.5  # adversarial training in plain trainings
 SCORING = 1.3  # validation beside training
 FINAL = 30.0  # seconds: calibration, test images
-GRID = 150.0  # seconds: dials under attack
+GRID = 240.0  # seconds: dials under attack
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
+from traceback import format_exc
 from typing import Any
 
 from splitmix.attacks import find_attack
@@ -126,6 +127,11 @@ def work(jobs: Sequence[Job], bench: Bench) -> None:
         except UserError as mistake:
             bench.say(f"  not done: {mistake}")
             failed.append((job, str(mistake)))
+        except Exception as error:  # a queue of many hours must not end at one bad run
+            where = job.folder / "failure.txt"
+            write_atomically(where, format_exc().encode())
+            failed.append((job, f"{type(error).__name__}, see '{where}'; the run itself can be resumed"))
+            bench.say(f"  not done: {failed[-1][1]}")
         else:
             pace.learn(expected, perf_counter() - began)
     if failed:
