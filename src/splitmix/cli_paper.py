@@ -94,7 +94,9 @@ def run_entries(
 
 
 @paper.command(name="report")
-def report_entries(*, scale: Scale = "cpu", out: Path | None = None, data_root: Path | None = None) -> None:
+def report_entries(
+    *, scale: Scale = "cpu", out: Path | None = None, seeds: Numbers = None, data_root: Path | None = None
+) -> None:
     """Write one page and one Markdown file: our tables and figures, the paper's values beside them, and verdicts.
 
     What has not been run yet is listed as such.
@@ -105,12 +107,15 @@ def report_entries(*, scale: Scale = "cpu", out: Path | None = None, data_root: 
     ----------
     out
         Folder of the runs, where the report is written too; default: runs/paper-SCALE.
+    seeds
+        Seeds of all runs; default: those of each entry.
     data_root
         Folder of data sets, for sample images; default: the variable SPLITMIX_DATA.
     """
     from splitmix.paper.report import write_report
 
-    files = write_report(checked_scale(scale), folder(out, scale), data_root)
+    files = write_report(checked_scale(scale), folder(out, scale), data_root, checked_seeds(seeds, ()))
+    say(files.headline)
     say(f"Report: {files.page}; as Markdown: {files.markdown}; rows: {files.rows}")
 
 

@@ -24,7 +24,8 @@ class Attacked:
 
     def filled(self, grid: Mapping[str, Any]) -> bool:
         """Whether a stored grid has it all."""
-        return grid["attack"] is not None and grid.get("images") == self.images
+        measured = {row["width"] for row in grid["rows"]}
+        return grid["attack"] is not None and grid.get("images") == self.images and measured >= set(self.widths)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ class Setups:
 
 def work(jobs: Sequence[Job], bench: Bench) -> None:
     """Do all that is left, job by job; what cannot be done is said, and the rest goes on."""
-    setups, failed = Setups(bench.root), []
+    setups = Setups(bench.root)
+    failed: list[tuple[Job, str]] = []
     pace = Pace()
     for number, job in enumerate(jobs, start=1):
         if job.done:
@@ -125,7 +126,8 @@ def work(jobs: Sequence[Job], bench: Bench) -> None:
         try:
             do(job, setups, bench)
         except UserError as mistake:
-            bench.say(f"  not done: {mistake}")
+            again = str(mistake) in [sentence for _, sentence in failed]
+            bench.say("  not done: for the same reason" if again else f"  not done: {mistake}")
             failed.append((job, str(mistake)))
         except Exception as error:  # a queue of many hours must not end at one bad run
             where = job.folder / "failure.txt"

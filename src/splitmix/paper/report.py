@@ -36,13 +36,14 @@ class Written:
     page: Path
     markdown: Path
     rows: Path
+    headline: str
 
 
-def write_report(scale: str, out: Path, root: Path | None = None) -> Written:
+def write_report(scale: str, out: Path, root: Path | None = None, seeds: Sequence[int] = ()) -> Written:
     """Read all that has been run at a scale, and write what it says."""
     store = Store(out)
-    views = [View(Found(entry, scale, store)) for entry in in_order_of_the_paper()]
-    files = Written(out / "report.html", out / "report.md", out / "report.json")
+    views = [View(Found(entry, scale, store, seeds)) for entry in in_order_of_the_paper()]
+    files = Written(out / "report.html", out / "report.md", out / "report.json", headline(views))
     write_atomically(files.rows, (json.dumps(as_json(scale, views), indent=1, ensure_ascii=False) + "\n").encode())
     write_atomically(files.markdown, ("\n".join(markdown(scale, views)) + "\n").encode())
     write_atomically(files.page, html(scale, views, root).encode())
