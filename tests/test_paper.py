@@ -268,8 +268,10 @@ def test_every_entry_is_in_the_page_which_needs_nothing_else(report):
 
 
 @pytest.mark.slow
-def test_what_was_not_run_is_listed_as_such(tmp_path):
+def test_what_was_not_run_is_listed_as_such(tmp_path, monkeypatch):
+    monkeypatch.delenv("SPLITMIX_DATA", raising=False)
     files = write_report("cpu", tmp_path)
+    assert "The data is not at hand" in files.page.read_text()
     text = files.markdown.read_text()
     assert text.count("Not run yet. Run it with: `splitmix paper run ") >= len(ENTRIES) - 3
     assert "splitmix paper run table1-digits --scale cpu" in text

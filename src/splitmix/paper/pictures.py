@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from splitmix.core.errors import UserError
 from splitmix.core.types import parse_width
 from splitmix.data.picture import COLOURS
 from splitmix.data.tasks import find_task
@@ -236,7 +237,10 @@ def dials(found: Found) -> Picture:
 @in_style
 def samples(task: str, root: Any) -> Picture:
     """The first test images of each domain."""
-    made = find_task(task, root=root)
+    try:
+        made = find_task(task, root=root)
+    except UserError as missing:
+        raise NothingToDrawError(str(missing)) from None
     columns, rows = SHOWN, len(made.domains)
     figure, axes = paper(
         f"Images of {made.name}", "test images, a row for each domain", 0.8 + 0.62 * rows, rows, columns

@@ -160,8 +160,10 @@ def _section(view: View, root: Path | None) -> str:
         content.append(framed(entry_table(view)))
     if (costs := cost_table(view)) is not None:
         content.append(framed(costs))
-    drawn = cards(pictures_of(view.found, view.rows, root), ())
-    content += [drawn.replace(_NO_NOTES, ""), described((name, text) for name, text in _origin(view))]
+    drawn = cards(pictures_of(view.found, view.rows, root), ()).replace(_NO_NOTES, "")
+    if entry.shown == "samples" and "<figure>" not in drawn:
+        drawn = '<p class="waiting">The data is not at hand; set SPLITMIX_DATA or --data-root.</p>'
+    content += [drawn, described((name, text) for name, text in _origin(view))]
     return section(title, *content)
 
 
