@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from splitmix.nets.cost import FLOAT
 RESULTS = Path(__file__).parent.parent / "results"
 BUDGETS = ("1/8", "1/4", "1/2", "1")
 ROUNDS = 6
+ASKING = (b"/pull-messages", b"/send-node-heartbeat")  # what a node asks again and again, whether there is work or not
 SETTINGS = {
     "task": "mini",
     "clients": 4,
@@ -50,11 +52,10 @@ SETTINGS = {
 
 @dataclass
 class Proxy:
-    """Passes bytes on between a node and the SuperLink, and counts them."""
+    """Passes bytes on between a node and the SuperLink, and counts them; those of asking for work also apart."""
 
     target: tuple[str, int]
-    up: int = 0
-    down: int = 0
+    moved: Counter[str] = field(default_factory=Counter)
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
 
     @property
@@ -68,13 +69,18 @@ class Proxy:
                 link = socket.create_connection(self.target)
             except OSError:  # the end
                 return
+            request: list[bytes] = [b""]  # the first line of the last one on this connection
             for source, sink, way in ((node, link, "up"), (link, node, "down")):
-                threading.Thread(target=self._pump, args=(source, sink, way), daemon=True).start()
+                threading.Thread(target=self._pump, args=(source, sink, way, request), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, way: str, request: list[bytes]) -> None:
         try:
             while data := source.recv(1 << 16):
-                setattr(self, way, getattr(self, way) + len(data))
+                if way == "up" and data.startswith(b"POST "):
+                    request[0] = data.split(b"\r\n", 1)[0]
+                self.moved[way] += len(data)
+                if any(path in request[0] for path in ASKING):
+                    self.moved[f"{way}, asking"] += len(data)
                 sink.sendall(data)
         except OSError:
             pass
@@ -134,10 +140,10 @@ def train(out: str, *more: str, rounds: int = ROUNDS) -> dict[str, Any]:
 
 def watched_train(
     site: Site, proxies: list[Proxy], rounds: int = ROUNDS
-) -> tuple[dict[str, Any], list[tuple[float, float]]]:
+) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """A run on a federation, and what each node moved down and up in a round: counted from the end of the first one to
     the end of the last but one."""
-    marks: dict[int, list[tuple[int, int]]] = {}
+    marks: dict[int, list[Counter[str]]] = {}
     done = threading.Event()
     file = Path("flower") / "metrics.jsonl"
     shutil.rmtree("flower", ignore_errors=True)
@@ -146,7 +152,7 @@ def watched_train(
         while not done.is_set():
             done_by_now = file.read_bytes().count(b'"kind": "round"') if file.exists() else 0
             if done_by_now not in marks:
-                marks[done_by_now] = [(proxy.down, proxy.up) for proxy in proxies]
+                marks[done_by_now] = [proxy.moved.copy() for proxy in proxies]
             sleep(0.002)
 
     watcher = threading.Thread(target=watch)
@@ -158,7 +164,7 @@ def watched_train(
         watcher.join()
     first, last = marks.get(1, []), marks.get(ROUNDS - 1, [])
     between = [
-        tuple((b - a) / (ROUNDS - 2) for a, b in zip(*pair, strict=True)) for pair in zip(first, last, strict=True)
+        {key: (late[key] - early[key]) / (ROUNDS - 2) for key in late} for early, late in zip(first, last, strict=True)
     ]
     return found, between
 
@@ -203,15 +209,16 @@ def timing(run: dict[str, Any], simulated: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def traffic(moved: list[tuple[float, float]]) -> list[dict[str, Any]]:
+def traffic(moved: list[dict[str, float]]) -> list[dict[str, Any]]:
     """Bytes of each client in a round: as counted by the cost accounting, and as seen on the wire."""
     setup = set_up(make_config(SETTINGS))
     costs = budget_costs(account_of(setup), setup.budgets.at(0))
-    rows = []
-    for budget, (down, up) in zip(setup.budgets.at(0), moved, strict=True):
+    rows: list[dict[str, Any]] = []
+    for budget, seen in zip(setup.budgets.at(0), moved, strict=True):
         counted = {"down": FLOAT * costs[budget].down, "up": FLOAT * costs[budget].up}
-        seen = {"down": round(down), "up": round(up)}
-        rows += [{"budget": str(budget), "way": way, "counted": counted[way], "wire": seen[way]} for way in counted]
+        for way, bytes in counted.items():
+            wire, asking = round(seen[way]), round(seen[f"{way}, asking"])
+            rows.append({"budget": str(budget), "way": way, "counted": bytes, "wire": wire, "asking": asking})
     return [{**row, "over": round(row["wire"] / row["counted"] - 1, 5)} for row in rows]
 
 
@@ -240,17 +247,19 @@ def page(result: dict[str, Any]) -> str:
         "",
         "## Bytes of one client in one training round",
         "",
-        "| budget | way | counted for the parts | on the wire | framing |",
-        "|---|---|---:|---:|---:|",
+        "| budget | way | counted for the parts | on the wire | more | of it asking for work |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     for row in result["traffic"]:
         lines.append(
-            f"| {row['budget']} | {row['way']} | {row['counted']:,} | {row['wire']:,} | {100 * row['over']:.2f} % |"
+            f"| {row['budget']} | {row['way']} | {row['counted']:,} | {row['wire']:,} | {100 * row['over']:.2f} % "
+            f"| {row['asking']:,} |"
         )
     lines += [
         "",
         "Counted: the numbers of the bases that a client trains, four bytes each. On the wire: all that passed between",
-        "the node and the SuperLink, requests for work included, without encryption.",
+        "the node and the SuperLink, without encryption. A node asks for work every three seconds while it has none,",
+        "and says every half minute that it is there: these bytes grow with the time of a round, not with the parts.",
         "",
     ]
     return "\n".join(lines)
