@@ -51,7 +51,7 @@ def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
     drawn = {title: strokes for title, strokes in drawn.items() if strokes}
     if not drawn:
         raise NothingToDrawError("nothing has been run that could be drawn")
-    columns = min(sheet.columns, len(drawn))
+    columns = 2 if len(drawn) == 4 else min(sheet.columns, len(drawn))
     rows = -(-len(drawn) // columns)
     figure, axes = paper(sheet.title, sheet.subtitle, 1.5 + 2.2 * rows, rows, columns, share_x=sheet.widths)
     for panel, (title, strokes) in zip(axes, drawn.items(), strict=False):
@@ -59,6 +59,7 @@ def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
             _draw(panel, stroke)
         panel.set_title(title if len(drawn) > 1 else "")
         panel.set_xlabel(sheet.x)
+        panel.tick_params(labelbottom=True)
         if sheet.widths:
             panel.set_xscale("log", base=2)
             panel.set_xticks([float(parse_width(width)) for width in WIDTHS], WIDTHS)
@@ -140,6 +141,21 @@ def grouped(found: Found, rows: Sequence[Row], *, order: Sequence[str] = ()) -> 
         "test accuracy (%) by width, mean over clients",
         "width",
         widths=True,
+    )
+    return panels(what, sheets)
+
+
+def budgets(found: Found) -> Picture:
+    """The budget of each client under each distribution, from the smallest up."""
+    sheets: dict[str, list[Stroke]] = {}
+    for label, runs in found.runs.items():
+        group, colon, _ = label.partition(": ")
+        if colon and group not in sheets:
+            sizes = sorted(100 * float(parse_width(client["budget"])) for client in runs.runs[0].result["clients"])
+            steps = [(x, size) for i, size in enumerate(sizes) for x in (i, i + 1)]
+            sheets[group] = [Stroke("budget of each client", [(float(x), y) for x, y in steps], COLOURS[2])]
+    what = Sheet(
+        "budgets", "Who can afford how much", "budget (% of the full width), clients from weak to strong", "client"
     )
     return panels(what, sheets)
 
@@ -275,6 +291,7 @@ def _draws(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
     elif shown == "ablation":
         yield partial(ablation, found, rows)
     elif shown == "budgets":
+        yield partial(budgets, found)
         yield partial(grouped, found, rows)
     elif shown == "contact":
         yield partial(grouped, found, rows, order=[f"{n} clients" for n in COHORTS])
