@@ -118,7 +118,8 @@ function heatMap(root, rows, key, title, pick) {
         cell.textContent = (100 * row[key]).toFixed(0);
         cell.title = `width ${width}, robustness ${robust}: ${percent(row[key])}, at least ${percent(row[`${key}_low`] ?? row[key])}`;
         cell.style.setProperty("--level", level.toFixed(3));
-        cell.classList.toggle("deep", level > 0.5);
+        cell.classList.toggle("half", level > 0.55); // whichever colour of text can be read there
+        cell.classList.toggle("deep", level > 0.85);
         cell.addEventListener("click", () => pick(width, robust));
         cells.push({ cell, row });
       }
