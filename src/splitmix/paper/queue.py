@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from traceback import format_exc
@@ -38,7 +38,8 @@ class Job:
     folder: Path
     attacked: Attacked | None = None
     priced: bool = False
-    also: tuple[str, ...] = field(default=())  # other entries that need it
+    also: tuple[str, ...] = ()  # other entries that need it
+    timed: bool = False  # whether its scale is one whose times were measured
 
     @property
     def trained(self) -> bool:
@@ -55,7 +56,7 @@ class Job:
     @property
     def seconds(self) -> float | None:
         """How long all of it takes, as far as it can be told before."""
-        found = estimate(self.config)
+        found = estimate(self.config) if self.timed else None
         return None if found is None else found + (GRID if self.attacked else 0.0)
 
     @property
@@ -91,8 +92,15 @@ def _wanted(entry: Entry, scale: str, store: Store, seeds: Sequence[int]) -> Ite
         for need in needs:
             if place < len(need.seeds):
                 config = need.config(scale, need.seeds[place], store.out)
-                priced = entry.shown in PRICED
-                yield Job(entry.name, need.label, config, store.folder(config), need.attacked, priced)
+                yield Job(
+                    entry.name,
+                    need.label,
+                    config,
+                    store.folder(config),
+                    need.attacked,
+                    priced=entry.shown in PRICED,
+                    timed=scale == "cpu",
+                )
 
 
 class Setups:
