@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from splitmix.core.files import write_atomically
+from splitmix.experiments.grid_report import WEAK
 from splitmix.experiments.page import cards, described, duration, framed, page, section
 from splitmix.paper.catalogue import in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN
@@ -189,6 +190,12 @@ def origin(view: View) -> Iterator[tuple[str, str]]:
         yield "Reduced", "; ".join(reduced)
     if data := [*_data(view), *substitutes(view)]:
         yield "Data", "; ".join(data)
+    if entry.shown == "dials":
+        for _, grid in [*view.found.grids()][:1]:
+            yield (
+                "Attack",
+                f"{grid['attack']}, on {grid['samples']:,} test images. {WEAK if grid['weak'] else ''}".strip(),
+            )
     if seeds := seeds_of(view):
         yield "Seeds", ", ".join(map(str, seeds))
         yield "Time", f"{duration(spent(view.found.jobs))} for the runs, some of which other entries share"
