@@ -31,7 +31,7 @@ NETS = ("digit", "preresnet18")
 BASES = (1, 2, 4, 8)
 BATCHES = (1, 32)
 ROBUST = 0.3
-SECONDS = 0.2  # of each way in each turn
+SECONDS = 0.1  # of each way in each turn
 TURNS = 5
 WAYS = {
     "torch": "PyTorch",
