@@ -34,7 +34,7 @@ from splitmix.experiments.costs import account_of, budget_costs
 from splitmix.experiments.setup import set_up
 from splitmix.nets.cost import FLOAT
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
 BUDGETS = ("1/8", "1/4", "1/2", "1")
 ROUNDS = 4
 MARK = "SPLITMIX_BENCHMARK"  # a variable that all processes of an engine have
@@ -101,6 +101,7 @@ def main() -> None:
         }
         with federation() as (site, proxies):
             found["flower"] = train("flower", "--engine", "flower", "--state", str(site.path), proxies=proxies)
+        os.chdir(RESULTS)
     hashes = {name: run["weights_sha256"] for name, run in found.items()}
     assert len(set(hashes.values())) == 1, f"the engines differ: {hashes}"
     result = {
