@@ -193,7 +193,8 @@ def test_a_run_killed_twenty_times_ends_with_the_same_weights(driver, place):
             while not come() and process.exists():
                 time.sleep(0.0005)
             time.sleep(draws.uniform(0, PAUSE.get(moment, 0.02)))
-            assert driver.stop(signal.SIGKILL) == -signal.SIGKILL
+            ended = driver.stop(signal.SIGKILL)
+            assert ended == -signal.SIGKILL or (ended == 0 and moment in LATE)  # late on a busy machine
             whole_files(run)
             assert i % 2 or gone(driver.sessions[-1])  # every other time the next one starts at once
         driver.start("killed")
@@ -208,13 +209,16 @@ def test_a_run_killed_twenty_times_ends_with_the_same_weights(driver, place):
 @pytest.mark.slow
 def test_an_interrupted_run_says_how_to_go_on(driver, place):
     with within(60):
-        come = trained(place / "interrupted")
-        driver.start("interrupted", workers=1)
-        while not come():
-            time.sleep(0.001)
-        assert driver.stop(signal.SIGINT) == 130
+        for name in ("interrupted", "again", "once-more"):  # on a busy machine a run may end before it is interrupted
+            come = trained(place / name)
+            driver.start(name, workers=1)
+            while not come():
+                time.sleep(0.001)
+            if (code := driver.stop(signal.SIGINT)) != 0:
+                break
+    assert code == 130
     assert (place / "log.txt").read_text().endswith("splitmix: stopped; go on with --resume\n")
     assert gone(driver.sessions[-1])
-    driver.start("interrupted")
+    driver.start(name)
     assert int(driver.hear()) == 0
-    assert read_result(place / "interrupted")["weights_sha256"] == read_result(place / "whole")["weights_sha256"]
+    assert read_result(place / name)["weights_sha256"] == read_result(place / "whole")["weights_sha256"]
