@@ -76,6 +76,7 @@ def after_batches(net, width, weights, batches, robust):
     return weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracked", [True, False])
 @pytest.mark.parametrize("loss", ["plain", "masked"])
 def test_stacked_bases_learn_what_looped_bases_learn(tracked, loss):

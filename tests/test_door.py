@@ -476,6 +476,7 @@ def test_without_the_door_one_client_is_enough_to_end_it():
     assert max(float(value.abs().max()) for value in weights.values()) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracked", [False, True])
 def test_where_all_are_honest_the_door_changes_no_bit(tracked):
     weights, engine = toy_weights(tracked=tracked), toy_simulator(CLIENTS)

@@ -71,6 +71,7 @@ def assert_same(found, expected):
 # --- what the files compute ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("count", [1, 7])
 def test_a_mix_says_what_the_model_says_at_every_width_and_dial(net, count, models, tmp_path):

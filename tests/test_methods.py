@@ -150,6 +150,7 @@ def test_a_run_goes_on_from_any_round_as_if_it_had_not_stopped(method):
     assert to_bytes(trained(method, engine, weights=kept[0], start=1)) == to_bytes(whole)
 
 
+@pytest.mark.slow
 def test_it_learns(method):
     engine, losses = simulator(method, clients=ToyClients(sizes=(48,) * 4)), []
     weights = trained(method, engine, rounds=16, on_round=lambda report: losses.append(report.loss))

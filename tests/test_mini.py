@@ -41,6 +41,7 @@ def fingerprint(domains: tuple[Domain, ...]) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.slow
 def test_two_makings_give_the_same_bytes(domains):
     assert fingerprint(make_domains()) == fingerprint(domains)
 

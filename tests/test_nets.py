@@ -98,6 +98,7 @@ def test_alexnet_takes_images_of_any_size(size):
     assert AlexNet(ATOM)(torch.rand(2, 3, size, size)).shape == (2, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_half_of_the_full_net_is_a_net(name):
     net, part = Net(NETS[name]), Part(0, Width(1, 2))

@@ -77,6 +77,7 @@ def test_every_run_has_a_config_and_is_known_by_it(scale, tmp_path):
     assert any(job.also for job in jobs)  # entries share runs
 
 
+@pytest.mark.slow
 def test_no_run_takes_more_than_an_hour_on_two_cores_and_no_entry_but_one(tmp_path):
     store, seen = Store(tmp_path), set()
     for entry in ENTRIES.values():
@@ -320,6 +321,7 @@ def test_mistakes_are_one_sentence(words, sentence, capsys, tmp_path):
     assert len(told.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_list_names_every_entry(capsys, tmp_path):
     main(["paper", "list", "--scale", "cpu", "--out", str(tmp_path), "--json"])
     rows = json.loads(capsys.readouterr().out)

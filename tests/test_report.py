@@ -16,6 +16,7 @@ from splitmix.experiments import figures
 from splitmix.experiments.records import read_config, read_metrics, read_result
 from splitmix.experiments.report import headline, write_report
 
+pytestmark = pytest.mark.slow  # draws every picture
 WIDTHS = {"1/8": 1, "1/2": 4, "1": 8}
 
 

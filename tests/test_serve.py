@@ -29,6 +29,7 @@ from splitmix.runtime.web.limits import Limits, Rates
 from splitmix.runtime.web.pictures import from_file
 from splitmix.runtime.web.server import bind
 
+pytestmark = pytest.mark.slow  # a real server on a real socket
 RNG = np.random.default_rng(0)
 PICTURES = RNG.integers(0, 256, (12, 28, 28, 3), dtype=np.uint8)
 PIXELS = PICTURES[0].tolist()
