@@ -109,16 +109,17 @@ def run_folder(out: Path, contender: Contender, seed: int) -> Path:
 
 
 class Setups:
-    """Makes the objects of runs; the methods of one seed share its data."""
+    """Makes the objects of runs; runs on the same data that follow one another share it."""
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
-        self.seed = -1
+        self.key: tuple[Any, ...] = ()
         self.task: Task | None = None
 
     def of(self, config: Config) -> Setup:
-        setup = set_up(config, root=self.root, task=self.task if config.seed == self.seed else None)
-        self.seed, self.task = config.seed, setup.task
+        key = (config.task, config.seed, config.clients, str(config.partition), config.val_ratio)
+        setup = set_up(config, root=self.root, task=self.task if key == self.key else None)
+        self.key, self.task = key, setup.task
         return setup
 
 

@@ -6,20 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from traceback import format_exc
-from typing import Any
 
 from splitmix.attacks import find_attack
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.types import parse_width
-from splitmix.data.task import Task
-from splitmix.experiments.compare import Bench, costs_of, run_once
+from splitmix.experiments.compare import Bench, Setups, costs_of, run_once
 from splitmix.experiments.config import Config
 from splitmix.experiments.evaluate import open_run
 from splitmix.experiments.grid import Wish, measure_grid, read_grid, write_grid
 from splitmix.experiments.page import duration
 from splitmix.experiments.records import read_metrics, read_result
-from splitmix.experiments.setup import Setup, set_up
 from splitmix.paper.catalogue import Entry
 from splitmix.paper.estimates import FINAL, GRID, estimate
 from splitmix.paper.needs import DIALS, Attacked, Store, with_seeds
@@ -101,21 +98,6 @@ def _wanted(entry: Entry, scale: str, store: Store, seeds: Sequence[int]) -> Ite
                     priced=entry.shown in PRICED,
                     timed=scale == "cpu",
                 )
-
-
-class Setups:
-    """Makes the objects of runs; runs on the same data that follow one another share it."""
-
-    def __init__(self, root: Path | None) -> None:
-        self.root = root
-        self.key: tuple[Any, ...] = ()
-        self.task: Task | None = None
-
-    def of(self, config: Config) -> Setup:
-        key = (config.task, config.seed, config.clients, str(config.partition), config.val_ratio)
-        setup = set_up(config, root=self.root, task=self.task if key == self.key else None)
-        self.key, self.task = key, setup.task
-        return setup
 
 
 def work(jobs: Sequence[Job], bench: Bench) -> None:
