@@ -103,6 +103,11 @@ def gap(point: Point, front: Sequence[Point]) -> float | None:
     return point.clean - (one.clean + share * (two.clean - one.clean))
 
 
+def gaps_by_seed(curves: Curves, kind: str) -> list[tuple[float | None, ...]]:
+    """For each point of a kind, its gap to the separate models of the same seed."""
+    return list(zip(*(gaps(curve, curves["at"][seed]) for seed, curve in curves[kind].items()), strict=True))
+
+
 def verdict(found: Sequence[float | None]) -> str:
     """What the gaps of all seeds say of a point."""
     if all(value is None for value in found):
@@ -173,7 +178,7 @@ def points_table(curves: Curves, grid: Grid) -> Table:
     """A row for each point: means over seeds, and how far it is from the separate models."""
     rows = []
     for kind, seeds in curves.items():
-        found = list(zip(*(gaps(curve, curves["at"][seed]) for seed, curve in seeds.items()), strict=True))
+        found = gaps_by_seed(curves, kind)
         for point, values in zip(averaged(seeds), found, strict=True):
             told = "-" if kind == "at" else ", ".join("-" if v is None else f"{100 * v:+.1f}" for v in values)
             what = "-" if kind == "at" else verdict(values)
@@ -204,7 +209,7 @@ def summary(curves: Curves) -> Iterator[str]:
         clean, attacked = 100 * (last.clean - first.clean), 100 * (last.attacked - first.attacked)
         yield f"- {NAMES[kind]} spans {clean:+.1f} points of clean accuracy and {attacked:+.1f} under attack."
     for kind in ("dat", "oat"):
-        found = list(zip(*(gaps(curve, curves["at"][seed]) for seed, curve in curves[kind].items()), strict=True))
+        found = gaps_by_seed(curves, kind)
         names = [point.name for point in averaged(curves[kind])]
         told = "; ".join(f"dial {name}: {verdict(values)}" for name, values in zip(names, found, strict=True))
         yield f"- {NAMES[kind]} against the curve of the separate models: {told}."
