@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load
 
 pytest.importorskip("flwr", reason='Flower is not installed; pip install "splitmix[flower]"')
 
@@ -93,7 +93,7 @@ def test_tensors_arrive_to_the_bit(values, count):
     parts = bases(*range(3, 3 + count))
     weights = {"a": torch.tensor([values] * count), "b.c": torch.arange(6.0).view(1, 2, 3).repeat(count, 1, 1)}
     weights["a"][-1] += 1
-    back = unpack_bases(parts, RecordDict(pack_bases(parts, weights)))
+    back = unpack_bases(parts, pack_bases(parts, weights))
     assert to_bytes(back) == to_bytes(weights)
     assert {name: value.dtype for name, value in back.items()} == dict.fromkeys(weights, torch.float32)
 
@@ -171,21 +171,38 @@ def pickled(content):
     content["base-0"]["entries"] = Array(np.zeros(3, np.float32))
 
 
-def renamed(content):
-    content["base-0"] = pack_bases(bases(0), {"other": torch.zeros(1, 2)})["base-0"]
-
-
 def reshaped(content):
-    content["base-0"] = pack_bases(bases(0), {k: v[:1, :1] for k, v in toy_update().weights.items()})["base-0"]
+    narrow = {name: value[:1, :1] for name, value in toy_update().weights.items()}
+    content["base-0"] = pack_bases(bases(0), narrow)["base-0"]
+
+
+def described(text, size=None):
+    def change(content):
+        raw = len(text).to_bytes(8, "little") + text
+        content["about"]["entries"] = zlib.compress(raw)[:size]
+
+    return change
+
+
+def of_type(kind):
+    numbers = sum(value[0].numel() for value in toy_update().weights.values())
+    said = {"a": {"dtype": kind, "shape": [numbers * 4], "data_offsets": [0, numbers * 4]}}
+    return described(json.dumps(said).encode())
 
 
 SPOILED = {
-    "a base that was not asked for": lambda c: c.update(pack_bases(bases(3), {"w": torch.zeros(1, 1)})),
+    "a base that was not asked for": lambda c: c.__setitem__("base-3", c["base-2"]),
     "a base too few": lambda c: c.__delitem__("base-2"),
     "half a base": short,
     "an array of another kind": pickled,
-    "another entry": renamed,
     "another shape": reshaped,
+    "no description": lambda c: c["about"].__delitem__("entries"),
+    "half a description": described(b"{}" * 99, 20),
+    "a description of nothing": described(b"{}"),
+    "a description that is no JSON": described(b"{nonsense"),
+    "a description that grows beyond all bounds": described(b" " * (1 << 24)),
+    "a description that is not packed": lambda c: c["about"].__setitem__("entries", b"{}"),
+    "numbers of a type that nobody has": of_type("F8_E8M0"),
     "no text": lambda c: c.__delitem__("about"),
     "text of another kind": lambda c: c.__setitem__("about", ConfigRecord({"answer": 7})),
     "a tally that lies": lambda c: c.__setitem__("about", ConfigRecord({"answer": to_text(Tally(1, (), 1))})),
@@ -208,7 +225,7 @@ def test_an_answer_that_is_too_large_is_not_even_read():
 def test_framing_adds_little_to_the_bytes_of_the_parts():
     parts = bases(0, 1)
     weights = {f"layer{i}.weight": torch.rand(2, 100, 100) for i in range(8)}
-    message = RecordDict(pack_bases(parts, weights))
+    message = pack_bases(parts, weights)
     sent = sum(len(found.deflate()) for found in get_all_nested_objects(message).values())
     assert 1 < sent / sum(value.nbytes for value in weights.values()) < 1.01
 
@@ -424,18 +441,17 @@ def test_members_are_written_and_read_back():
 
 CROWD = ToyClients((24, 20, 28, 16, 24, 32, 20, 24), (Width(1, 4), Width(1, 4), Width(1, 2), Width(1)) * 2)
 HOSTILE = 2  # it is given two of four bases
-ENTRY = "fc2.weight"  # (base, 3, 2)
+ENTRY = "fc2.weight"  # (2, 3, 2)
 
 
 def entries(change):
     """A trick that changes the entries of each base that was trained; None takes one away."""
 
     def trick(content, **_):
-        for name, record in content.array_records.items():
-            rows = change({key: value.clone() for key, value in load(record["entries"].data).items()})
-            found = {key: value[None] for key, value in rows.items() if value is not None}
-            content[name] = pack_bases(bases(0), found)["base-0"]
-        return content
+        parts = bases(*(int(name.removeprefix("base-")) for name in content.array_records))
+        found = change({name: value.clone() for name, value in unpack_bases(parts, content).items()})
+        kept = {name: value for name, value in found.items() if value is not None}
+        return pack_bases(parts, kept, answer=content["about"]["answer"])
 
     return trick
 
@@ -449,7 +465,7 @@ def words(key, value):
 
     def trick(content, **_):
         said = json.loads(content["about"]["answer"])
-        content["about"] = ConfigRecord({"answer": json.dumps(said | {key: value})})
+        content["about"]["answer"] = json.dumps(said | {key: value})
         return content
 
     return trick
@@ -464,9 +480,9 @@ def foreign_base(content, **_):
 HOSTILITIES = {
     "NaN": one_entry(lambda value: value.fill_(math.nan)),
     "Inf": one_entry(lambda value: value.fill_(-math.inf)),
-    "a wrong shape": one_entry(lambda value: value.T.contiguous()),
-    "a single number": one_entry(lambda value: torch.full((1,), 9.0)),
-    "an extra key": entries(lambda row: row | {"more": torch.zeros(2)}),
+    "a wrong shape": one_entry(lambda value: value.mT.contiguous()),
+    "a single number": one_entry(lambda value: torch.full((2, 1), 9.0)),
+    "an extra key": entries(lambda row: row | {"more": torch.zeros(2, 2)}),
     "a missing key": one_entry(lambda value: None),
     "a base it was not given": foreign_base,
     "very many samples": words("samples", 10**18),
@@ -475,7 +491,7 @@ HOSTILITIES = {
     "ten thousand times too far": entries(lambda row: {key: 1e4 * value for key, value in row.items()}),
     "an old round's update": lambda content, old, **_: old,
     "the same update twice": lambda content, **_: content,  # the grid brings every reply twice
-    "an oversized array": one_entry(lambda value: torch.zeros(3000, 500)),
+    "an oversized array": one_entry(lambda value: torch.zeros(2, 3000, 500)),
 }
 BOUNDED = {"ten thousand times too far": [HOSTILE], "the same update twice": []}  # and whose update was shortened
 

@@ -1,5 +1,6 @@
 """Jobs and answers as Flower messages: a line of JSON, and one array record for each base that travels."""
 
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from splitmix.engines.flower.records import from_text, to_text
 JOBS = (Train, Score, Calibrate, Part, Plan, Question)
 ANSWERS = (Update, Tally, Part)
 SPARE = 1 << 20  # bytes for names and shapes, in the largest answer
+HEADER = 8  # bytes that tell how long the description is that begins a safetensors file
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,7 @@ class Garbled:
 
 def pack_job(job: Job, download: Weights, settings: str) -> RecordDict:
     """A job, the bases it needs, and the settings of the run, without which a client cannot know its net."""
-    said = ConfigRecord({"job": to_text(job), "settings": settings})
-    return RecordDict({"about": said, **pack_bases(parts_of(job), download)})
+    return pack_bases(parts_of(job), download, job=to_text(job), settings=settings)
 
 
 def unpack_job(content: RecordDict, attacks: Collection[type] = ()) -> tuple[Job, Weights, str]:
@@ -41,8 +42,8 @@ def pack_answer(job: Job, answer: Update | Tally) -> RecordDict:
     """What a client sends back: counts, or the bases that it trained."""
     if isinstance(answer, Tally):
         return RecordDict({"about": ConfigRecord({"answer": to_text(answer)})})
-    said = ConfigRecord({"answer": to_text(answer, without=("weights", "weight"))})  # the server weighs, not the client
-    return RecordDict({"about": said, **pack_bases(parts_of(job), answer.weights)})
+    said = to_text(answer, without=("weights", "weight"))  # the server weighs, not the client
+    return pack_bases(parts_of(job), answer.weights, answer=said)
 
 
 def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally | Garbled:
@@ -58,37 +59,28 @@ def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally |
         return Garbled(str(error)[:200])
 
 
-def pack_bases(parts: Sequence[Part], weights: Weights) -> dict[str, ArrayRecord]:
-    """Stacked weights, one record for each base: its entries with names, types and shapes, as safetensors."""
-    records = {}
-    for row, part in enumerate(parts):
-        data = save({name: value[row].contiguous() for name, value in weights.items()})
-        records[f"base-{part.base}"] = ArrayRecord({"entries": Array("uint8", (len(data),), "safetensors", data)})
-    return records
+def pack_bases(parts: Sequence[Part], weights: Weights, **said: str) -> RecordDict:
+    """Stacked weights and some text. Each base is a safetensors file without its beginning, the description of its
+    entries: that is the same for all, and travels once."""
+    files = [save({name: value[row].contiguous() for name, value in weights.items()}) for row in range(len(parts))]
+    begin = HEADER + int.from_bytes(files[0][:HEADER], "little")
+    about = ConfigRecord({**said, "entries": zlib.compress(files[0][:begin])})
+    return RecordDict({"about": about, **{_name(p): _record(f[begin:]) for p, f in zip(parts, files, strict=True)}})
 
 
 def unpack_bases(parts: Sequence[Part], content: RecordDict) -> Weights:
     """The weights of exactly these bases, stacked in their order."""
-    wanted = [f"base-{part.base}" for part in parts]
-    found = content.array_records
+    wanted, found = [_name(part) for part in parts], content.array_records
     if set(found) != set(wanted):
         raise ValueError(f"it holds {len(found)} bases, not the {len(wanted)} that were asked for")
-    rows = [_entries(found[name]) for name in wanted]
-    if any(row.keys() != rows[0].keys() for row in rows):
-        raise ValueError("its bases have different entries")
-    try:
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    except (RuntimeError, TypeError):
-        raise ValueError("its bases have different shapes") from None
+    begin = _description(content)
+    rows = [_entries(begin, found[name]) for name in wanted]
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def text_of(content: RecordDict, key: str) -> str:
     """A line of text that a message holds under this name."""
-    about: Any = content.config_records.get("about") or {}
-    said = about.get(key)
-    if not isinstance(said, str):
-        raise ValueError(f"it holds no {key}")
-    return said
+    return str(_said(content, key, str))
 
 
 def size_of(content: RecordDict) -> int:
@@ -96,10 +88,38 @@ def size_of(content: RecordDict) -> int:
     return sum(len(array.data) for record in content.array_records.values() for array in record.values())
 
 
-def _entries(record: ArrayRecord) -> Weights:
-    if set(record) != {"entries"} or record["entries"].stype != "safetensors":
-        raise ValueError("a base is not in the form of safetensors")
+def _said(content: RecordDict, key: str, kind: type) -> Any:
+    about: Any = content.config_records.get("about") or {}
+    said = about.get(key)
+    if not isinstance(said, kind):
+        raise ValueError(f"it holds no {key}")
+    return said
+
+
+def _name(part: Part) -> str:
+    return f"base-{part.base}"
+
+
+def _record(numbers: bytes) -> ArrayRecord:
+    return ArrayRecord({"entries": Array("uint8", (len(numbers),), "raw", numbers)})
+
+
+def _description(content: RecordDict) -> bytes:
+    """How the files of all bases begin."""
+    unpacker = zlib.decompressobj()
     try:
-        return load(record["entries"].data)
-    except SafetensorError as error:
+        begin = unpacker.decompress(_said(content, "entries", bytes), SPARE)
+    except zlib.error as error:
+        raise ValueError(f"the description of its entries cannot be read ({error})") from None
+    if not unpacker.eof:
+        raise ValueError("the description of its entries is cut off, or too long")
+    return begin
+
+
+def _entries(begin: bytes, record: ArrayRecord) -> Weights:
+    if set(record) != {"entries"} or record["entries"].stype != "raw":
+        raise ValueError("a base is not one row of bytes")
+    try:
+        return load(begin + record["entries"].data)
+    except (SafetensorError, KeyError) as error:  # a type that PyTorch does not have is a KeyError
         raise ValueError(f"a base cannot be read ({error})") from None
