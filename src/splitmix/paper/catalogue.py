@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from splitmix.core.errors import UserError, unknown
 from splitmix.paper import expected, printed, sets
 from splitmix.paper.claims import Claim
-from splitmix.paper.needs import Need
+from splitmix.paper.needs import USUAL_ATTACK, Need
 from splitmix.paper.printed import Printed
 from splitmix.paper.studies import STUDIES
 
@@ -112,7 +112,7 @@ _LISTED = (
         "Beyond the paper",
         "Width and robustness together, on Digits",
         "dials",
-        sets.joint("attacked-digits", (0.0, 0.2, 0.5, 1.0), {"rescale_layers": False}, images=40),
+        sets.joint("attacked-digits", (0, 0.2, 0.5, 1), attack=USUAL_ATTACK, shown="pgd20", images=20),
         expected.JOINT,
         unit="accuracy in %, clean and under attack",
     ),
@@ -273,7 +273,7 @@ _LISTED = (
         "Figure 7 (b)",
         "Robustness against accuracy of one net, Digits",
         "dials",
-        sets.single("attacked-digits-x1", (0.0, 0.5, 1.0), cpu_width="1/4", images=40),
+        sets.single("attacked-digits-x1", (0, 0.1, 0.2, 0.3, 0.5, 1), cpu_width="1/4", attack=USUAL_ATTACK, images=40),
         expected.SINGLE,
         labels=["fig:oat"],
         unit="accuracy in %, clean and under attack",
@@ -283,7 +283,7 @@ _LISTED = (
         "Figure 7 (d)",
         "Width and robustness together, DomainNet",
         "dials",
-        sets.joint("attacked-domainnet", (0.0, 0.5, 1.0)),
+        sets.joint("attacked-domainnet", (0, 0.5, 1)),
         expected.JOINT,
         labels=["fig:oat"],
         unit="accuracy in %, clean and under attack",
@@ -293,7 +293,7 @@ _LISTED = (
         "Figure 7 (c)",
         "Width and robustness together, CIFAR10",
         "dials",
-        sets.joint("attacked-cifar10", (0.0, 0.5, 1.0), images=5),
+        sets.joint("attacked-cifar10", (0, 0.5, 1), images=5),
         expected.JOINT,
         labels=["fig:oat"],
         unit="accuracy in %, clean and under attack",
@@ -303,7 +303,7 @@ _LISTED = (
         "Figure 7 (a)",
         "Robustness against accuracy of one net, CIFAR10",
         "dials",
-        sets.single("attacked-cifar10-x1", (0.0, 0.5, 1.0), cpu_width="1/8", images=5),
+        sets.single("attacked-cifar10-x1", (0, 0.5, 1), cpu_width="1/8", images=5),
         expected.SINGLE,
         labels=["fig:oat"],
         unit="accuracy in %, clean and under attack",

@@ -14,7 +14,7 @@ CORES = 2
 ATTACK = 8.5  # adversarial training in plain trainings
 SCORING = 1.3  # validation beside training
 FINAL = 30.0  # seconds: calibration, test images
-GRID = 240.0  # seconds: dials under attack
+CELL = 12.0  # seconds: one width at one dial under attack
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,12 @@ def estimate(config: Config) -> float | None:
     half = 0.5 if config.task == "cifar10-half" else 1.0
     rounds = config.rounds * min(config.cohort or pace.clients, pace.clients) * client * config.epochs * half / CORES
     return rounds * SCORING * (ATTACK if _attacked(config.objective) else 1.0) + FINAL
+
+
+def estimate_grid(config: Config, widths: int, dials: int) -> float:
+    """Seconds of an attack on a run: at every dial, if it has one."""
+    objective = {} if isinstance(config.objective, str) else config.objective
+    return CELL * widths * (dials if objective.get("dual", True) else 1)
 
 
 def _client(config: Config, pace: Pace, budget: Width, widths: Sequence[Width]) -> float:

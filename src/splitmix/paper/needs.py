@@ -7,12 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from splitmix.attacks import find_attack
 from splitmix.core.errors import UserError
 from splitmix.experiments.config import Config, make_config, read_toml
 from splitmix.paper.studies import STUDIES, TINY
 from splitmix.paper.tiny import tiny_folder
 
 DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)
+USUAL_ATTACK, RELEASED_ATTACK = "pgd7", "pgd7-released"  # the paper's, and that of the authors' code
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,12 @@ class Attacked:
 
     widths: tuple[str, ...]
     images: int | None = None  # of each client; None: all
+    attack: str = RELEASED_ATTACK
 
     def filled(self, grid: Mapping[str, Any]) -> bool:
         """Whether a stored grid has it all."""
-        measured = {row["width"] for row in grid["rows"]}
-        return grid["attack"] is not None and grid.get("images") == self.images and measured >= set(self.widths)
+        measured, same = {row["width"] for row in grid["rows"]}, grid["attack"] == find_attack(self.attack).name
+        return same and grid.get("images") == self.images and measured >= set(self.widths)
 
 
 @dataclass(frozen=True)

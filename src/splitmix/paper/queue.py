@@ -18,9 +18,8 @@ from splitmix.experiments.grid import Wish, measure_grid, read_grid, write_grid
 from splitmix.experiments.page import duration
 from splitmix.experiments.records import read_metrics, read_result
 from splitmix.paper.catalogue import Entry
-from splitmix.paper.estimates import FINAL, GRID, estimate
+from splitmix.paper.estimates import FINAL, estimate, estimate_grid
 from splitmix.paper.needs import DIALS, Attacked, Store, with_seeds
-from splitmix.paper.sets import ATTACK
 
 PRICED = ("clients", "domains")  # ways to show results that need what clients spend
 
@@ -54,14 +53,18 @@ class Job:
     def seconds(self) -> float | None:
         """How long all of it takes, as far as it can be told before."""
         found = estimate(self.config) if self.timed else None
-        return None if found is None else found + (GRID if self.attacked else 0.0)
+        return None if found is None else found + self._grid
 
     @property
     def left(self) -> float:
         """Seconds that are still to come, on a quiet machine."""
         if self.done:
             return 0.0
-        return FINAL if self.trained and not self.attacked else GRID if self.trained else self.seconds or 0.0
+        return (self._grid or FINAL) if self.trained else self.seconds or 0.0
+
+    @property
+    def _grid(self) -> float:
+        return estimate_grid(self.config, len(self.attacked.widths), len(DIALS)) if self.attacked else 0.0
 
     @property
     def name(self) -> str:
@@ -159,11 +162,11 @@ def do(job: Job, setups: Setups, bench: Bench) -> None:
 
 
 def measure(job: Job, attacked: Attacked, bench: Bench) -> None:
-    """The grid of a run: every dial it has at these widths, clean and under the paper's attack."""
+    """The grid of a run: every dial it has at these widths, clean and under attack."""
     run = open_run(job.folder, fixed=True, root=bench.root)
     dials = DIALS if run.setup.dial else ()
     widths = [parse_width(width) for width in attacked.widths]
-    wish = Wish(widths, dials, find_attack(ATTACK), attacked.images)
+    wish = Wish(widths, dials, find_attack(attacked.attack), attacked.images)
     write_grid(job.folder / "grid.json", measure_grid(run, wish, workers=bench.workers))
 
 

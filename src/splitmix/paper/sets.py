@@ -1,9 +1,10 @@
 """Which runs the entries need: functions of the scale, so that entries share what they have in common."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from splitmix.paper.needs import Attacked, Need
+from splitmix.paper.needs import RELEASED_ATTACK, USUAL_ATTACK, Attacked, Need
 from splitmix.paper.printed import SCALINGS, WIDTHS
 
 Needs = Callable[[str], Sequence[Need]]
@@ -30,7 +31,6 @@ DISTRIBUTIONS = {
     "exponential": "8-4-2-1",
 }
 ABLATED = {"batch average": "batch", "tracked": "tracked", "locally tracked": "local"}  # post average: same as batch
-ATTACK = "pgd7-released"
 
 
 def nothing(scale: str) -> list[Need]:
@@ -142,58 +142,70 @@ def ablation(scale: str) -> list[Need]:
 
 
 def joint(
-    study: str, weights: Sequence[float], own: Mapping[str, Any] | None = None, *, images: int | None = None
+    study: str,
+    weights: Sequence[float],
+    *,
+    attack: str = RELEASED_ATTACK,
+    shown: str = RELEASED_ATTACK,
+    images: int | None = None,
 ) -> Needs:
-    """Split-Mix with dual norms at all widths and dials; FedAvg at width 1/8, trained anew for each trade-off."""
+    """Split-Mix with dual norms at all widths and dials; FedAvg at width 1/8, trained anew for each trade-off.
+
+    All are trained against one attack, and shown under the same or another.
+    """
 
     def needs(scale: str) -> list[Need]:
-        shown = _images(scale, images)
-        dual = {"method": "splitmix", "objective": {"name": "adversarial", "attack": ATTACK}, **(own or {})}
+        every = Attacked(WIDTHS, _images(scale, images), shown)
+        dual = {"method": "splitmix", "objective": _objective("adversarial", attack)}
         return [
-            Need("Split-Mix + DAT", study, dual, attacked=Attacked(WIDTHS, shown)),
-            *_trained_against(study, "1/8", _weights(scale, study, weights), shown),
+            Need("Split-Mix + DAT", study, dual, attacked=every),
+            *_trained_against(study, _weights(scale, study, weights), attack, replace(every, widths=("1/8",))),
         ]
 
     return needs
 
 
-def single(study: str, weights: Sequence[float], *, cpu_width: str, images: int | None = None) -> Needs:
+def single(
+    study: str,
+    weights: Sequence[float],
+    *,
+    cpu_width: str,
+    attack: str = RELEASED_ATTACK,
+    images: int | None = None,
+) -> Needs:
     """One net for all clients: a single base with dual norms, adversarial training by trade-off, once for all."""
 
     def needs(scale: str) -> list[Need]:
-        width, shown = cpu_width if scale == "cpu" else "1", _images(scale, images)
-        here = Attacked((width,), shown)
-        dual = {"objective": {"name": "adversarial", "attack": ATTACK}, "atom": width, "budgets": width}
-        once = {"method": {"name": "fedavg", "width": width}, "objective": {"name": "oat", "attack": ATTACK}}
+        width = cpu_width if scale == "cpu" else "1"
+        here = Attacked((width,), _images(scale, images), attack)
+        one = {"method": {"name": "fedavg", "width": width}}
         return [
-            Need("Split-Mix + DAT", study, {"method": "splitmix", **dual}, attacked=here),
-            *_trained_against(study, width, _weights(scale, study, weights), shown),
-            Need("FedAvg + OAT", study, once, attacked=here),
+            Need("Split-Mix + DAT", study, {**one, "objective": _objective("adversarial", attack)}, attacked=here),
+            *_trained_against(study, _weights(scale, study, weights), attack, here),
+            Need("FedAvg + OAT", study, {**one, "objective": _objective("oat", attack)}, attacked=here),
         ]
 
     return needs
 
 
-def _trained_against(study: str, width: str, weights: Sequence[float], images: int | None) -> list[Need]:
-    return [
-        Need(
-            f"FedAvg + AT {weight:g}",
-            study,
-            {
-                "method": {"name": "fedavg", "width": width},
-                "objective": {"name": "adversarial", "attack": ATTACK, "weight": weight, "dual": False},
-            },
-            attacked=Attacked((width,), images),
-        )
-        for weight in weights
-    ]
+def _trained_against(study: str, weights: Sequence[float], attack: str, attacked: Attacked) -> Iterator[Need]:
+    for weight in weights:
+        objective = _objective("adversarial", attack, weight=weight, dual=False)
+        own = {"method": {"name": "fedavg", "width": attacked.widths[0]}, "objective": objective}
+        yield Need(f"FedAvg + AT {weight:g}", study, own, attacked=attacked)
+
+
+def _objective(name: str, attack: str, **options: Any) -> str | dict[str, Any]:
+    """An objective as a config names it: what is usual is left out."""
+    table = {"name": name, **({"attack": attack} if attack != USUAL_ATTACK else {}), **options}
+    return table if len(table) > 1 else name
 
 
 def _weights(scale: str, study: str, fewer: Sequence[float]) -> Sequence[float]:
     """At full scale those of the released sweeps."""
     if scale != "paper":
         return fewer
-    return (0.0, 0.2, 0.3, 0.5, 0.8, 1.0) if "digits" in study else (0.0, 0.3, 0.5, 1.0)
+    return (0, 0.2, 0.3, 0.5, 0.8, 1) if "digits" in study else (0, 0.3, 0.5, 1)
 
 
 def _images(scale: str, images: int | None) -> int | None:

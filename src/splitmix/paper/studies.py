@@ -53,6 +53,7 @@ class Study:
 
 FEWER = "one seed"
 SHORT_DIGITS = {"task": "digits", "rounds": 100, "cohort": 10, **PLAIN}
+_ATTACKED_DIGITS = {**SHORT_DIGITS, "norm": "tracked"}
 RATE = "learning rate 0.1 for every method, the best for each on validation images (the released code: 0.01 or 0.1)"
 SUBSET = "CIFAR-10's class-balanced subset of 10,000 + 2,000 images in place of 50,000 + 10,000"
 OFFICE = "Office-Caltech10 (4 domains, 96x96 pixels) in place of DomainNet (6 domains, 256x256 pixels)"
@@ -126,9 +127,10 @@ STUDIES = {
     "domainnet": Study("DomainNet", {"task": "domainnet-256"}, _PICTURES, _PICTURES_CHANGED, OFFICE),
     "attacked-digits": Study(
         "Digits, adversarial training",
-        {"task": "digits"},
-        {**SHORT_DIGITS, "rounds": 60, "eval_every": 20},
-        ("60 rounds instead of 300, 10 of 50 clients a round", FEWER),
+        {"task": "digits", "rescale_layers": False},
+        {**_ATTACKED_DIGITS, "rounds": 150, "eval_every": 25, "order": "natural"},
+        ("150 rounds instead of 300, 10 of 50 clients a round", "learning rate 0.1 with a cosine", FEWER),
+        recipe=False,
     ),
     "attacked-cifar10": Study(
         "CIFAR10 split evenly, adversarial training",
@@ -152,8 +154,14 @@ STUDIES = {
     "attacked-digits-x1": Study(
         "Digits, adversarial training of one full net",
         {"task": "digits"},
-        {**SHORT_DIGITS, "rounds": 60, "eval_every": 20},
-        ("nets of width 1/4 instead of 1", "60 rounds instead of 300, 10 of 50 clients a round", FEWER),
+        {**_ATTACKED_DIGITS, "rounds": 40},
+        (
+            "nets of width 1/4 instead of 1",
+            "40 rounds instead of 300, 10 of 50 clients a round",
+            "learning rate 0.1 with a cosine, the best of three for each kind of training",
+            FEWER,
+        ),
+        recipe=False,
     ),
     "attacked-domainnet": Study(
         "DomainNet, adversarial training",
