@@ -38,7 +38,12 @@ class Entry:
             return ["a tiny net on a few tiny pictures, two rounds: nothing here says anything about the method"]
         if scale == "paper":
             return []
-        return list(dict.fromkeys(text for name in self.studies() for text in STUDIES[name].changed))
+        studies = [STUDIES[name] for name in self.studies()]
+        several = len({study.title for study in studies}) > 1
+        told = [
+            f"{study.title}: {', '.join(study.changed)}" if several else "; ".join(study.changed) for study in studies
+        ]
+        return list(dict.fromkeys(told))
 
     def substitutes(self, scale: str) -> list[str]:
         """Which data stands in for the paper's."""

@@ -212,8 +212,9 @@ def substitutes(view: View) -> Iterator[str]:
 def _data(view: View) -> list[str]:
     if view.found.scale == "smoke":
         return ["a few tiny pictures, made on the spot"] if view.found.jobs else []
-    told = (runs.runs[0].result.get("data", "") for runs in view.found.runs.values())
-    return list(dict.fromkeys(text.removesuffix("; needs a data root") for text in told))
+    results = [runs.runs[0].result for runs in view.found.runs.values()]
+    told = {result.get("task"): result.get("data", "") for result in results}  # one text for each task
+    return [text.removesuffix("; needs a data root") for text in told.values()]
 
 
 def command(view: View) -> str:

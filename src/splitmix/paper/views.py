@@ -86,8 +86,10 @@ def words(verdict: str, count: int) -> str:
 
 
 def entry_table(view: View) -> Table:
-    """A row for each series (FedAvg's nets are one); for each key our value, the paper's, and the difference."""
-    at = {(one_name(row.series), row.key): row for row in view.rows}
+    """A row for each series (FedAvg's nets are one, if several); for each key our value, the paper's, the difference."""
+    several = sum(series in FEDAVG for series in {row.series for row in view.rows}) > 1
+    names = {row.series: "FedAvg" if several and row.series in FEDAVG else row.series for row in view.rows}
+    at = {(names[row.series], row.key): row for row in view.rows}
     keys = in_order([row.key for row in view.rows])
     told = {key for key in keys if any(row.printed is not None for row in view.rows if row.key == key)}
     columns = [Column("series", "", number=False)]
@@ -97,7 +99,7 @@ def entry_table(view: View) -> Table:
             columns.append(Column(f"{key}.paper", "paper", partial(printed_text, shown(key))))
             columns.append(Column(f"{key}.gap", "diff.", signed))
     rows: list[list[Any]] = []
-    for series in dict.fromkeys(one_name(row.series) for row in view.rows):
+    for series in dict.fromkeys(names.values()):
         cells: list[Any] = [series]
         for key in keys:
             row = at.get((series, key))
@@ -106,10 +108,6 @@ def entry_table(view: View) -> Table:
                 cells += [row and row.printed, row and row.difference]
         rows.append(cells)
     return Table(f"{view.found.entry.place}: {view.found.entry.title}", columns, rows, caption(view))
-
-
-def one_name(series: str) -> str:
-    return "FedAvg" if series in FEDAVG else series
 
 
 def caption(view: View) -> str:

@@ -4,13 +4,16 @@ Flower lets somebody else start those processes (`--isolation process`). Here th
 message costs a few hundredths of a second instead of several for importing PyTorch and Flower.
 """
 
+import ctypes
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
+from typing import NoReturn
 
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
@@ -23,36 +26,81 @@ from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 from httpx import HTTPError
 
 POLL = 0.3  # seconds between two looks for work
+PAUSE = 5.0  # seconds until a SuperNode that failed is started again
+PATIENCE = 150.0  # seconds for which it is
+PARENT_DEATH = 1  # the kernel's number for a signal at the death of a parent
 APPS: dict[TaskType, Callable[[], None]] = {
     TaskType.CLIENT_APP: flwr_clientapp,
     TaskType.SERVER_APP: flwr_serverapp,
 }
 
 
-def run_supernode(arguments: Sequence[str], port: int) -> None:
-    """Be a SuperNode, with these arguments of `flower-supernode`, until a signal ends it."""
-    node = os.getpid()
-    if os.fork() == 0:
+@dataclass
+class SuperNode:
+    """A SuperNode in a process of its own, started again when it fails.
+
+    A SuperLink does not let in a node that was killed and comes back while it is still taken for present, for a minute;
+    Flower's SuperNode then ends. So one that is not let in knocks again, for a while.
+    """
+
+    arguments: Sequence[str]
+    pid: int = 0
+    began: float = 0.0
+    knocking: float = field(default_factory=monotonic)  # since when it has not been let in, as far as we know
+
+    def start(self) -> None:
+        self.began, self.pid = monotonic(), os.fork() or self._live()
+
+    def goes_on(self) -> bool:
+        """Whether it is there, or has just been started again."""
+        found, status = os.waitpid(self.pid, os.WNOHANG)
+        if found == 0:
+            return True
+        if os.waitstatus_to_exitcode(status) == 0:  # it was told to end
+            return False
+        now = monotonic()
+        if now - self.began > PATIENCE:
+            self.knocking = now  # it has worked in between
+        if now - self.knocking > PATIENCE:
+            print("the SuperLink does not let this node in", file=sys.stderr, flush=True)
+            return False
+        print(f"not connected to the SuperLink; another try in {PAUSE:g} s", file=sys.stderr, flush=True)
+        sleep(PAUSE)
+        self.start()
+        return True
+
+    def _live(self) -> NoReturn:
+        code = 1
         try:
-            execute_tasks(TaskType.CLIENT_APP, f"127.0.0.1:{port}", node)
+            ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGTERM)  # it ends with the process that would start it again
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.argv = ["flower-supernode", *self.arguments]
+            flower_supernode()
+        except SystemExit as left:
+            code = int(left.code or 0)
         finally:
-            os._exit(1)
-    sys.argv = ["flower-supernode", *arguments, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
-    flower_supernode()
-    print("the SuperLink does not know this node, or no longer", file=sys.stderr, flush=True)
-    os._exit(1)  # Flower's own threads would keep us
+            os._exit(code)  # Flower's own threads would keep us
+
+
+def run_supernode(arguments: Sequence[str], port: int) -> None:
+    """Be a SuperNode, with these arguments of `flower-supernode`, until a signal ends it or it is turned away."""
+    node = SuperNode([*arguments, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)])
+    node.start()
+    execute_tasks(TaskType.CLIENT_APP, f"127.0.0.1:{port}", os.getpid(), node.goes_on)
 
 
 def execute_servers(address: str, link: int, authority: Path | None) -> None:
     """Fork a server app for each run of a SuperLink, until that is gone."""
-    execute_tasks(TaskType.SERVER_APP, address, link, authority)
+    execute_tasks(TaskType.SERVER_APP, address, link, lambda: alive(link), authority)
 
 
-def execute_tasks(kind: TaskType, address: str, owner: int, authority: Path | None = None) -> None:
-    """Fork an app for each task that the owner of an address has, until the owner is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides when to stop
+def execute_tasks(
+    kind: TaskType, address: str, owner: int, go_on: Callable[[], bool], authority: Path | None = None
+) -> None:
+    """Fork an app for each task that is waiting at an address, as long as we are to go on; apps end with the owner."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has the tasks decides when to stop
     retry = make_simple_http_retry_invoker()
-    retry.max_tries = 1  # between two tries we look whether the owner is still there
+    retry.max_tries = 1  # between two tries we look whether to go on
     client = RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=authority is None,
@@ -63,7 +111,7 @@ def execute_tasks(kind: TaskType, address: str, owner: int, authority: Path | No
     security = ["--insecure"] if authority is None else ["--root-certificates", str(authority)]
     words = ["--runtime-api-address", address, "--parent-pid", str(owner), *security]
     running: set[int] = set()
-    while alive(owner):
+    while go_on():
         with suppress(HTTPError):
             found = client.AcquireTask(AcquireTaskRequest(supported_task_types={kind}))
             if found.HasField("task") and found.token:
