@@ -86,7 +86,7 @@ def words(verdict: str, count: int) -> str:
 
 
 def entry_table(view: View) -> Table:
-    """A row for each series (FedAvg's nets are one, if several); for each key our value, the paper's, the difference."""
+    """A row for each series (FedAvg's nets are one, if several); for each key our value, the paper's, and the gap."""
     several = sum(series in FEDAVG for series in {row.series for row in view.rows}) > 1
     names = {row.series: "FedAvg" if several and row.series in FEDAVG else row.series for row in view.rows}
     at = {(names[row.series], row.key): row for row in view.rows}
