@@ -129,6 +129,19 @@ def test_the_same_job_gives_the_same_update():
     assert first == again
 
 
+def test_mixed_precision_learns_nearly_the_same_and_keeps_full_numbers():
+    start = singles(0, 1)
+    full, mixed = (
+        train(start, bases(0, 1), plan=replace(ONE_STEP, precision=precision)) for precision in ("full", "mixed")
+    )
+    change, close = (
+        torch.cat([(update.weights[name] - start[name]).flatten() for name in start]) for update in (full, mixed)
+    )
+    assert {value.dtype for value in mixed.weights.values()} == {torch.float32}
+    assert 0 < (change - close).norm() < 0.05 * change.norm()
+    assert mixed.metrics["loss"] == pytest.approx(full.metrics["loss"], rel=0.02)
+
+
 def test_each_seed_round_and_client_draws_batches_of_its_own():
     job = Train(0, 0, bases(0), PLAN, seed=0)
     jobs = [job, replace(job, seed=1), replace(job, round=1), replace(job, client=1)]

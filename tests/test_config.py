@@ -40,6 +40,7 @@ OTHER = {  # a value for each key that differs from its default
     "batch": 16,
     "momentum": 0.5,
     "weight_decay": 0.0,
+    "precision": "mixed",
     "cohort": 3,
     "min_share": 0.9,
     "repeats": 0,

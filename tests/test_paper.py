@@ -19,7 +19,7 @@ from splitmix.paper import queue
 from splitmix.paper.catalogue import ENTRIES, find_entries, in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN, UNKNOWN, grows, higher, near, times
 from splitmix.paper.found import Found
-from splitmix.paper.needs import Store
+from splitmix.paper.needs import Change, Store
 from splitmix.paper.printed import MACS, NORMS, PARAMETERS, SCALINGS, TABLE4, WIDTHS
 from splitmix.paper.queue import jobs_of, work
 from splitmix.paper.report import write_report
@@ -75,6 +75,14 @@ def test_every_run_has_a_config_and_is_known_by_it(scale, tmp_path):
     jobs = jobs_of(ENTRIES.values(), scale, Store(tmp_path))
     assert len({job.config.digest() for job in jobs}) == len({job.folder for job in jobs}) == len(jobs)
     assert any(job.also for job in jobs)  # entries share runs
+
+
+def test_runs_of_other_seeds_or_in_mixed_precision_are_other_runs(tmp_path):
+    entries, store = [ENTRIES["weighting-digits"]], Store(tmp_path)
+    usual, mixed, more = (jobs_of(entries, "paper", store, c) for c in (Change(), Change(mixed=True), Change((4, 5))))
+    assert {job.config.precision for job in mixed} == {"mixed"}
+    assert [job.config.seed for job in more] == [4, 4, 4, 5, 5, 5]
+    assert not {job.folder for job in usual} & {job.folder for job in (*mixed, *more)}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from splitmix.cli import app, say
 from splitmix.cli_compare import checked_seeds, make_bench, repeatable
-from splitmix.cli_options import HERE, Json, Machine, Numbers
+from splitmix.cli_options import HERE, Flag, Json, Machine, Numbers
 from splitmix.core.errors import unknown
 
 paper = App(name="paper", help="The paper's tables and figures: list them, run them, report them.")
@@ -62,6 +62,7 @@ def run_entries(
     scale: Scale = "cpu",
     out: Path | None = None,
     seeds: Numbers = None,
+    mixed_precision: Flag = False,
     machine: Machine = HERE,
 ) -> None:
     """Run what some tables or figures need, or go on with it; nothing is run twice.
@@ -80,14 +81,16 @@ def run_entries(
         Folder of the runs; default: runs/paper-SCALE.
     seeds
         Seeds of all runs; default: those of each entry.
+    mixed_precision
+        Train in bfloat16 where that is safe: faster on a GPU. Such runs are kept apart from the others.
     """
     from splitmix.paper.catalogue import find_entries
-    from splitmix.paper.needs import Store
+    from splitmix.paper.needs import Change, Store
     from splitmix.paper.queue import jobs_of, work
 
     chosen, where = find_entries(names), folder(out, checked_scale(scale))
     bench = make_bench(machine)
-    jobs = jobs_of(chosen, scale, Store(where), checked_seeds(seeds, ()))
+    jobs = jobs_of(chosen, scale, Store(where), Change(tuple(checked_seeds(seeds, ())), mixed_precision))
     with repeatable():
         work(jobs, bench)
     say(f"{len(jobs)} runs of {len(chosen)} entries are done; report them with: splitmix paper report --out {where}")
@@ -95,7 +98,12 @@ def run_entries(
 
 @paper.command(name="report")
 def report_entries(
-    *, scale: Scale = "cpu", out: Path | None = None, seeds: Numbers = None, data_root: Path | None = None
+    *,
+    scale: Scale = "cpu",
+    out: Path | None = None,
+    seeds: Numbers = None,
+    mixed_precision: Flag = False,
+    data_root: Path | None = None,
 ) -> None:
     """Write one page and one Markdown file: our tables and figures, the paper's values beside them, and verdicts.
 
@@ -109,12 +117,16 @@ def report_entries(
         Folder of the runs, where the report is written too; default: runs/paper-SCALE.
     seeds
         Seeds of all runs; default: those of each entry.
+    mixed_precision
+        Report the runs that were trained so.
     data_root
         Folder of data sets, for sample images; default: the variable SPLITMIX_DATA.
     """
+    from splitmix.paper.needs import Change
     from splitmix.paper.report import write_report
 
-    files = write_report(checked_scale(scale), folder(out, scale), data_root, checked_seeds(seeds, ()))
+    change = Change(tuple(checked_seeds(seeds, ())), mixed_precision)
+    files = write_report(checked_scale(scale), folder(out, scale), data_root, change)
     say(files.headline)
     say(f"Report: {files.page}; as Markdown: {files.markdown}; rows: {files.rows}")
 

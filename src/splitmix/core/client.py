@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -113,7 +114,8 @@ def train_client(
     losses = []
     for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
         x, y = data.train.batch(picks)
-        loss = objective(forward, augmented(x, data.augment, rng), y, rng)
+        with torch.autocast(x.device.type, torch.bfloat16) if plan.precision == "mixed" else nullcontext():
+            loss = objective(forward, augmented(x, data.augment, rng), y, rng)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

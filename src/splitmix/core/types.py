@@ -96,6 +96,7 @@ class Plan:
     batch: int = 32
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    precision: str = "full"  # or "mixed": bfloat16 where it is safe
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ class Config(BaseModel):
     batch: int = Field(32, ge=2, description="images in a training batch")
     momentum: float = Field(0.9, ge=0, lt=1, description="of the local SGD")
     weight_decay: float = Field(5e-4, ge=0, description="of the local SGD")
+    precision: Literal["full", "mixed"] = Field(
+        "full", description="of local training; mixed computes in bfloat16 where that is safe, for GPUs"
+    )
     cohort: int | None = Field(None, ge=1, description="clients per round; default: all")
     min_share: float = Field(0.5, ge=0, le=1, description="of a round's clients must answer, else it is repeated")
     repeats: int = Field(2, ge=0, description="of one round, before the run is given up")
@@ -93,7 +96,12 @@ class Config(BaseModel):
 
 
 FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
-LATER = {"min_updates": 1, "clip": 5.0, "max_samples": None}  # of runs that are older than these keys
+LATER = {
+    "min_updates": 1,
+    "clip": 5.0,
+    "max_samples": None,
+    "precision": "full",
+}  # of runs that are older than these keys
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")

@@ -303,7 +303,7 @@ def check_same_config(path: Path, text: str) -> None:
     """A run is resumed with the very settings it was begun with."""
     stored = (path / "config.toml").read_bytes().decode(errors="replace")
     was, now = (dict(line.partition(" = ")[::2] for line in lines.splitlines()) for lines in (stored, text))
-    was = {key: str(value) for key, value in LATER.items() if value is not None} | was
+    was = {key: json.dumps(value) for key, value in LATER.items() if value is not None} | was
     other = [key for key in was | now if was.get(key) != now.get(key) and key not in FREE]
     if other:
         told = ", ".join(f"{key} = {was.get(key, 'none')} (now {now.get(key, 'none')})" for key in other)

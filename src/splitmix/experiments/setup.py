@@ -115,7 +115,7 @@ def federation(config: Config) -> Federation:
         "steps": {"milestones": tuple(config.milestones)},
     }
     schedule = SCHEDULES[config.schedule](**options.get(config.schedule, {}))  # type: ignore[arg-type]
-    plan = Plan(config.lr, config.epochs, config.batch, config.momentum, config.weight_decay)
+    plan = Plan(config.lr, config.epochs, config.batch, config.momentum, config.weight_decay, config.precision)
     return Federation(
         config.rounds,
         plan,

@@ -11,7 +11,7 @@ from splitmix.experiments.grid import Grid, read_grid
 from splitmix.experiments.records import Score, score_groups
 from splitmix.experiments.summary import Record, read_entry
 from splitmix.paper.catalogue import Entry
-from splitmix.paper.needs import Store
+from splitmix.paper.needs import AS_LISTED, Change, Store
 from splitmix.paper.queue import Job, jobs_of
 
 NORM = "batch"  # the paper scores with the statistics of the test batch
@@ -42,11 +42,11 @@ class Found:
     entry: Entry
     scale: str
     store: Store
-    seeds: Sequence[int] = ()
+    change: Change = AS_LISTED
 
     @cached_property
     def jobs(self) -> list[Job]:
-        return jobs_of([self.entry], self.scale, self.store, self.seeds)
+        return jobs_of([self.entry], self.scale, self.store, self.change)
 
     @property
     def complete(self) -> bool:
@@ -60,8 +60,8 @@ class Found:
     def runs(self) -> dict[str, summary.Entry]:
         """The finished runs of each label, by seed; labels of which none is done are left out."""
         folders: dict[str, dict[int, Job]] = {}
-        for need in self.entry.needs(self.scale):
-            for seed in self.seeds or need.seeds:
+        for need in self.change.of(self.entry.needs(self.scale)):
+            for seed in need.seeds:
                 config = need.config(self.scale, seed, self.store.out)
                 job = self._by_digest[config.digest()]
                 if job.done:

@@ -1,8 +1,8 @@
 """The runs that an entry needs: each is known by the hash of its full config, stored once and never run twice."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,19 @@ class Need:
         return make_config({key: value for key, value in settings.items() if value is not None} | {"seed": seed})
 
 
-def with_seeds(needs: Iterable[Need], seeds: Sequence[int]) -> list[Need]:
-    """The same needs with other seeds, if any are given."""
-    return [Need(n.label, n.study, n.own, tuple(seeds) or n.seeds, n.attacked) for n in needs]
+@dataclass(frozen=True)
+class Change:
+    """What a user changes of all runs: their seeds, if any are named, and the precision of local training."""
+
+    seeds: tuple[int, ...] = ()
+    mixed: bool = False
+
+    def of(self, needs: Iterable[Need]) -> list[Need]:
+        own = {"precision": "mixed"} if self.mixed else {}
+        return [replace(need, own={**need.own, **own}, seeds=self.seeds or need.seeds) for need in needs]
+
+
+AS_LISTED = Change()
 
 
 class Store:

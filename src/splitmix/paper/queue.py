@@ -19,7 +19,7 @@ from splitmix.experiments.page import duration
 from splitmix.experiments.records import read_metrics, read_result
 from splitmix.paper.catalogue import Entry
 from splitmix.paper.estimates import FINAL, estimate, estimate_grid
-from splitmix.paper.needs import DIALS, Attacked, Store, with_seeds
+from splitmix.paper.needs import AS_LISTED, DIALS, Attacked, Change, Store
 
 PRICED = ("clients", "domains")  # ways to show results that need what clients spend
 
@@ -71,11 +71,11 @@ class Job:
         return f"{self.entry}: {self.label}, seed {self.config.seed}"
 
 
-def jobs_of(entries: Iterable[Entry], scale: str, store: Store, seeds: Sequence[int] = ()) -> list[Job]:
+def jobs_of(entries: Iterable[Entry], scale: str, store: Store, change: Change = AS_LISTED) -> list[Job]:
     """All runs of these entries, each once; of an entry first all methods with one seed, then with the next."""
     found: dict[str, Job] = {}
     for entry in entries:
-        for job in _wanted(entry, scale, store, seeds):
+        for job in _wanted(entry, scale, store, change):
             known = found.get(job.config.digest())
             if known is None:
                 found[job.config.digest()] = job
@@ -86,8 +86,8 @@ def jobs_of(entries: Iterable[Entry], scale: str, store: Store, seeds: Sequence[
     return list(found.values())
 
 
-def _wanted(entry: Entry, scale: str, store: Store, seeds: Sequence[int]) -> Iterator[Job]:
-    needs = with_seeds(entry.needs(scale), seeds)
+def _wanted(entry: Entry, scale: str, store: Store, change: Change) -> Iterator[Job]:
+    needs = change.of(entry.needs(scale))
     for place in range(max((len(need.seeds) for need in needs), default=0)):
         for need in needs:
             if place < len(need.seeds):

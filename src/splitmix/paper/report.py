@@ -16,7 +16,7 @@ from splitmix.experiments.page import cards, described, duration, framed, page, 
 from splitmix.paper.catalogue import in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN
 from splitmix.paper.found import Found
-from splitmix.paper.needs import Store
+from splitmix.paper.needs import AS_LISTED, Change, Store
 from splitmix.paper.pictures import pictures_of
 from splitmix.paper.queue import spent
 from splitmix.paper.studies import SCALES
@@ -40,10 +40,10 @@ class Written:
     headline: str
 
 
-def write_report(scale: str, out: Path, root: Path | None = None, seeds: Sequence[int] = ()) -> Written:
+def write_report(scale: str, out: Path, root: Path | None = None, change: Change = AS_LISTED) -> Written:
     """Read all that has been run at a scale, and write what it says."""
     store = Store(out)
-    views = [View(Found(entry, scale, store, seeds)) for entry in in_order_of_the_paper()]
+    views = [View(Found(entry, scale, store, change)) for entry in in_order_of_the_paper()]
     files = Written(out / "report.html", out / "report.md", out / "report.json", headline(views))
     write_atomically(files.rows, (json.dumps(as_json(scale, views), indent=1, ensure_ascii=False) + "\n").encode())
     write_atomically(files.markdown, ("\n".join(markdown(scale, views)) + "\n").encode())
@@ -190,6 +190,8 @@ def origin(view: View) -> Iterator[tuple[str, str]]:
         yield "Reduced", "; ".join(reduced)
     if data := [*_data(view), *substitutes(view)]:
         yield "Data", "; ".join(data)
+    if view.found.change.mixed and view.found.jobs:
+        yield "Precision", "local training in mixed precision (bfloat16)"
     if entry.shown == "dials":
         for _, grid in [*view.found.grids()][:1]:
             yield (
