@@ -204,8 +204,10 @@ def traffic(moved: list[dict[str, float]]) -> list[dict[str, Any]]:
         counted = {"down": FLOAT * costs[budget].down, "up": FLOAT * costs[budget].up}
         for way, bytes in counted.items():
             wire, asking = round(seen[way]), round(seen[f"{way}, asking"])
-            rows.append({"budget": str(budget), "way": way, "counted": bytes, "wire": wire, "asking": asking})
-    return [{**row, "over": round(row["wire"] / row["counted"] - 1, 5)} for row in rows]
+            shares = {"framing": (wire - asking) / bytes - 1, "over": wire / bytes - 1}
+            row = {"budget": str(budget), "way": way, "counted": bytes, "wire": wire, "asking": asking}
+            rows.append(row | {name: round(share, 5) for name, share in shares.items()})
+    return rows
 
 
 def page(result: dict[str, Any]) -> str:
@@ -232,19 +234,20 @@ def page(result: dict[str, Any]) -> str:
         "",
         "## Bytes of one client in one training round",
         "",
-        "| budget | way | counted for the parts | on the wire | more | of it asking for work |",
-        "|---|---|---:|---:|---:|---:|",
+        "| budget | way | counted for the parts | framing | asking for work | on the wire | more in all |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in result["traffic"]:
         lines.append(
-            f"| {row['budget']} | {row['way']} | {row['counted']:,} | {row['wire']:,} | {100 * row['over']:.2f} % "
-            f"| {row['asking']:,} |"
+            f"| {row['budget']} | {row['way']} | {row['counted']:,} | {100 * row['framing']:.2f} % | {row['asking']:,} "
+            f"| {row['wire']:,} | {100 * row['over']:.2f} % |"
         )
     lines += [
         "",
         "Counted: the numbers of the bases that a client trains, four bytes each. On the wire: all that passed between",
-        "the node and the SuperLink, without encryption. A node asks for work every three seconds while it has none,",
-        "and says every half minute that it is there: these bytes grow with the time of a round, not with the parts.",
+        "the node and the SuperLink, without encryption: the numbers, the framing of the messages that carry them, and",
+        "asking for work, which a node does every three seconds while it has none. These last bytes grow with the time",
+        "of a round, not with the parts.",
         "",
     ]
     return "\n".join(lines)
