@@ -173,8 +173,11 @@ def test_an_interrupted_queue_goes_on_where_it_stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         work(jobs, Bench(watch=lambda: [Impatient()]))
     assert not any(job.done for job in jobs)
-    work(jobs, Bench())
+    board = []
+    work(jobs, Bench(say=board.append))
     assert all(job.done for job in jobs)
+    assert board[0] == "[....................] 0 of 3 runs, 0 of 1 entries"
+    assert board[-1] == "weighting-digits done\n[####################] 3 of 3 runs, 1 of 1 entries"
     rounds = [row["round"] for row in read_metrics(jobs[0].folder) if row["kind"] == "round"]
     assert rounds == [0, 1]
 

@@ -1,7 +1,7 @@
 """One queue for all runs of some entries: each run once, in order, resumable at any moment."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -67,6 +67,11 @@ class Job:
         return estimate_grid(self.config, len(self.attacked.widths), len(DIALS)) if self.attacked else 0.0
 
     @property
+    def entries(self) -> tuple[str, ...]:
+        """All that need it."""
+        return self.entry, *self.also
+
+    @property
     def name(self) -> str:
         return f"{self.entry}: {self.label}, seed {self.config.seed}"
 
@@ -107,14 +112,13 @@ def work(jobs: Sequence[Job], bench: Bench) -> None:
     """Do all that is left, job by job; what cannot be done is said, and the rest goes on."""
     setups = Setups(bench.root)
     failed: list[tuple[Job, str]] = []
-    pace = Pace()
+    pace, told = Pace(), finished(jobs)
+    bench.say(board(jobs, (), told, pace))
     for number, job in enumerate(jobs, start=1):
         if job.done:
             continue
-        left = pace.of(sum(other.left for other in jobs))
-        told = f", all in about {duration(left)}" if left else ""
-        own = f" (about {duration(pace.of(job.left))}{told})" if job.left else ""
-        bench.say(f"[{number}/{len(jobs)}] {job.name}{own}")
+        about = f" (about {duration(pace.of(job.left))})" if job.left else ""
+        bench.say(f"[{number}/{len(jobs)}] {job.name}{about}")
         expected, began = job.left, perf_counter()
         try:
             do(job, setups, bench)
@@ -129,10 +133,29 @@ def work(jobs: Sequence[Job], bench: Bench) -> None:
             bench.say(f"  not done: {failed[-1][1]}")
         else:
             pace.learn(expected, perf_counter() - began)
+            done = finished(jobs)
+            bench.say(board(jobs, done - told, done, pace))
+            told = done
     if failed:
         job, sentence = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise UserError(f"{job.name}{more} could not be done: {sentence}")
+
+
+def finished(jobs: Iterable[Job]) -> set[str]:
+    """The entries all of whose runs are done."""
+    return {name for job in jobs for name in job.entries} - {n for job in jobs if not job.done for n in job.entries}
+
+
+def board(jobs: Sequence[Job], new: Collection[str], done: Collection[str], pace: "Pace") -> str:
+    """Where a queue is, in a line or two."""
+    runs, names = sum(job.done for job in jobs), {name for job in jobs for name in job.entries}
+    left = pace.of(sum(job.left for job in jobs))
+    told = f"; about {duration(left)} to come" if left else ""
+    bar = "#" * (20 * runs // len(jobs))
+    lines = [f"{', '.join(sorted(new))} done"] if new else []
+    lines.append(f"[{bar:.<20}] {runs} of {len(jobs)} runs, {len(done)} of {len(names)} entries{told}")
+    return "\n".join(lines)
 
 
 class Pace:
