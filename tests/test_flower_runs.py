@@ -1,6 +1,7 @@
 """Whole runs over a grid of nodes: the same folders as simulated runs; no processes."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from flower_grid import LocalGrid
 from splitmix.core.errors import UserError
 from splitmix.experiments.config import make_config, read_toml
 from splitmix.experiments.flower import Terms, run_on_grid
-from splitmix.experiments.node import app, check_node
+from splitmix.experiments.node import Link, app, be_node, check_node
 from splitmix.experiments.run import run_in_folder
 from splitmix.experiments.setup import set_up
 from stripes import SETTINGS, stripes, stripes_folder
@@ -128,3 +129,9 @@ def test_what_cannot_be_done_on_flower_is_said_first(folder, tmp_path, more, why
     config = make_config({key: value for key, value in {**SETTINGS, "task": str(folder), **more}.items() if value})
     with pytest.raises(UserError, match=why):
         run_on_grid(stripes_grid(folder), config, tmp_path / "run", Terms(1, 1))
+
+
+def test_a_node_elsewhere_than_on_linux_is_pointed_to_flowers_own(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UserError, match="flower-supernode"):
+        be_node({"partition-id": 0, "num-partitions": 4, "task": "mini"}, Link("127.0.0.1:9"))

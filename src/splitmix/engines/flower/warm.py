@@ -25,6 +25,8 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 from httpx import HTTPError
 
+from splitmix.core.errors import UserError
+
 POLL = 0.3  # seconds between two looks for work
 PAUSE = 5.0  # seconds until a SuperNode that failed is started again
 PATIENCE = 150.0  # seconds for which it is
@@ -84,6 +86,8 @@ class SuperNode:
 
 def run_supernode(arguments: Sequence[str], port: int) -> None:
     """Be a SuperNode, with these arguments of `flower-supernode`, until a signal ends it or it is turned away."""
+    if sys.platform != "linux":
+        raise UserError("a node is run like this on Linux only; elsewhere start Flower's own flower-supernode")
     node = SuperNode([*arguments, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)])
     node.start()
     execute_tasks(TaskType.CLIENT_APP, f"127.0.0.1:{port}", os.getpid(), node.goes_on)
