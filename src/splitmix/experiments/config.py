@@ -96,12 +96,7 @@ class Config(BaseModel):
 
 
 FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
-LATER = {
-    "min_updates": 1,
-    "clip": 5.0,
-    "max_samples": None,
-    "precision": "full",
-}  # of runs that are older than these keys
+LATER = {"min_updates": 1, "clip": 5.0, "max_samples": None, "precision": "full"}  # which older runs do not name
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")
