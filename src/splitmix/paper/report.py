@@ -59,8 +59,9 @@ def headline(views: Sequence[View]) -> str:
     holds, fails, close = (sum(view.count(word) for view in views) for word in (HOLDS, FAILS, OPEN))
     if not holds + fails + close:
         return "Nothing has been run yet."
-    told = f"{holds} of {holds + fails + close} claims hold"
-    return f"{told}, {fails} do not" + (f", {close} are too close to call." if close else ".")
+    told = [f"{holds} of {holds + fails + close} claims hold", f"{fails} do not"]
+    told += [f"{close} {'is' if close == 1 else 'are'} too close to call"] if close else []
+    return ", ".join(told) + "."
 
 
 def as_json(scale: str, views: Sequence[View]) -> dict[str, Any]:
