@@ -28,7 +28,7 @@ from httpx import HTTPError
 from splitmix.core.errors import UserError
 
 POLL = 0.3  # seconds between two looks for work
-PAUSE = 5.0  # seconds until a SuperNode that failed is started again
+PAUSE = 10.0  # seconds until a SuperNode that failed is started again
 PATIENCE = 150.0  # seconds for which it is
 PARENT_DEATH = 1  # the kernel's number for a signal at the death of a parent
 APPS: dict[TaskType, Callable[[], None]] = {
