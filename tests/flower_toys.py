@@ -6,23 +6,11 @@ from flwr.app import Message, RecordDict
 
 from flower_grid import LocalGrid
 from splitmix.attacks.pgd import PGD
-from splitmix.core.types import (
-    Calibrate,
-    Question,
-    Score,
-    Train,
-)
+from splitmix.core.types import Calibrate, Question, Score, Train
 from splitmix.engines.flower.apps import Bench, client_app
 from splitmix.engines.flower.engine import FlowerEngine
 from splitmix.engines.flower.fleet import Fleet, Member
-from toys import (
-    LAYOUT,
-    PLAN,
-    Plain,
-    ToyClients,
-    bases,
-    toy_simulator,
-)
+from toys import LAYOUT, PLAN, Plain, ToyClients, bases, toy_simulator
 
 TOYS = ToyClients()
 JOBS = [

@@ -12,27 +12,10 @@ from flwr.app import Message, RecordDict
 from flower_toys import JOBS, TOYS, message_of, toy_engine, toy_fleet, toy_member
 from splitmix.core.errors import UserError
 from splitmix.core.rounds import federate
-from splitmix.core.types import (
-    Missing,
-    Profile,
-    Train,
-    Update,
-    Width,
-)
+from splitmix.core.types import Missing, Profile, Train, Update, Width
 from splitmix.engines.flower.fleet import from_file, to_file
-from splitmix.engines.flower.messages import (
-    Garbled,
-)
-from toys import (
-    METHOD,
-    PLAN,
-    bases,
-    to_bytes,
-    toy_federation,
-    toy_run,
-    toy_simulator,
-    toy_weights,
-)
+from splitmix.engines.flower.messages import Garbled
+from toys import METHOD, PLAN, bases, to_bytes, toy_federation, toy_run, toy_simulator, toy_weights
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

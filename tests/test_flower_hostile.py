@@ -15,25 +15,11 @@ from flower_grid import LocalGrid
 from flower_toys import message_of, toy_engine
 from splitmix.core.rounds import Federation, federate
 from splitmix.core.score import score
-from splitmix.core.types import (
-    Question,
-    Width,
-)
+from splitmix.core.types import Question, Width
 from splitmix.engines.flower.apps import Bench, client_app
 from splitmix.engines.flower.fleet import Fleet, Member
-from splitmix.engines.flower.messages import (
-    pack_bases,
-    unpack_bases,
-)
-from toys import (
-    METHOD,
-    PLAN,
-    Plain,
-    ToyClients,
-    bases,
-    toy_simulator,
-    toy_weights,
-)
+from splitmix.engines.flower.messages import pack_bases, unpack_bases
+from toys import METHOD, PLAN, Plain, ToyClients, bases, toy_simulator, toy_weights
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

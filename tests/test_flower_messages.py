@@ -19,14 +19,7 @@ from flower_toys import JOBS
 from splitmix.attacks.pgd import PGD
 from splitmix.core.client import parts_of
 from splitmix.core.parts import cut
-from splitmix.core.types import (
-    Part,
-    Plan,
-    Tally,
-    Train,
-    Update,
-    Width,
-)
+from splitmix.core.types import Part, Plan, Tally, Train, Update, Width
 from splitmix.engines.flower.messages import (
     Garbled,
     pack_answer,
@@ -38,13 +31,7 @@ from splitmix.engines.flower.messages import (
     unpack_job,
 )
 from splitmix.engines.flower.records import from_text, to_text
-from toys import (
-    LAYOUT,
-    bases,
-    to_bytes,
-    toy_simulator,
-    toy_weights,
-)
+from toys import LAYOUT, bases, to_bytes, toy_simulator, toy_weights
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
 widths = st.fractions(min_value=Width(1, 1000), max_value=1)

@@ -94,7 +94,7 @@ STUDIES = {
     "ablation": Study(
         "Digits",
         {"task": "digits"},
-        {"task": "digits", "rounds": 100, "cohort": 10, **PLAIN},
+        SHORT_DIGITS,
         (
             "100 rounds instead of 300, 10 of 50 clients a round, so that a client meets a base only a few times and "
             "the statistics that clients track by themselves are far from settled",

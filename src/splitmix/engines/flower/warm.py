@@ -51,7 +51,10 @@ class SuperNode:
     knocking: float = field(default_factory=monotonic)  # since when it has not been let in, as far as we know
 
     def start(self) -> None:
-        self.began, self.pid = monotonic(), os.fork() or self._live()
+        self.began, self.pid = monotonic(), os.fork()
+        if self.pid == 0:
+            ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGTERM)  # it ends with the process that would start it again
+            become(flower_supernode, ["flower-supernode", *self.arguments])
 
     def goes_on(self) -> bool:
         """Whether it is there, or has just been started again."""
@@ -70,18 +73,6 @@ class SuperNode:
         sleep(PAUSE)
         self.start()
         return True
-
-    def _live(self) -> NoReturn:
-        code = 1
-        try:
-            ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGTERM)  # it ends with the process that would start it again
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            sys.argv = ["flower-supernode", *self.arguments]
-            flower_supernode()
-        except SystemExit as left:
-            code = int(left.code or 0)
-        finally:
-            os._exit(code)  # Flower's own threads would keep us
 
 
 def run_supernode(arguments: Sequence[str], port: int) -> None:
@@ -127,19 +118,24 @@ def execute_tasks(
 def fork_app(kind: TaskType, words: Sequence[str]) -> int:
     """An app for one task, in a process of its own."""
     child = os.fork()
-    if child:
-        return child
+    if child == 0:
+        become(APPS[kind], [str(kind), *words])
+    return child
+
+
+def become(program: Callable[[], None], words: Sequence[str]) -> NoReturn:
+    """Be one of Flower's programs, called with these words, in a process that was forked for it."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.argv = [str(kind), *words]
-        APPS[kind]()
+        sys.argv = list(words)
+        program()
     except SystemExit as left:
         code = int(left.code or 0)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(code)  # Flower's own threads would keep us
 
 
 def alive(pid: int) -> bool:
