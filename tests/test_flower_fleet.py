@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("flwr", reason='Flower is not installed; pip install "splitmix[flower]"')
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
 from flower_toys import JOBS, TOYS, message_of, toy_engine, toy_fleet, toy_member
 from splitmix.core.errors import UserError
@@ -124,6 +125,31 @@ def test_who_misses_a_deadline_loses_its_place_to_the_one_who_claims_it():
     grid.nodes[202] = {"client": 2}
     while fleet.nodes[2] != 202:
         fleet.refresh()
+
+
+def away(reply):
+    """What the link replies in the place of a node that it has not heard of for a while."""
+    return Message(Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"), reply_to=message_of(reply))
+
+
+def test_a_node_that_was_away_when_it_was_asked_is_asked_again():
+    fleet, grid, notes = toy_fleet()
+    losses = iter([True, True, False])
+    grid.tamper = lambda node, reply: away(reply) if node == 102 and next(losses) else reply
+    fleet.gather(5)
+    assert sorted(fleet.nodes) == [0, 1, 2, 3]
+    assert notes == []
+
+
+def test_who_is_away_loses_its_place_to_the_one_who_claims_it():
+    fleet, grid, notes = toy_fleet(deadline=60)
+    fleet.gather(1)
+    grid.tamper = lambda node, reply: away(reply) if node == 102 else reply
+    grid.nodes[202] = {"client": 2}
+    for _ in range(4):
+        fleet.refresh()
+    assert fleet.nodes[2] == 202
+    assert notes == []
 
 
 @pytest.mark.parametrize(

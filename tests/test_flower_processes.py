@@ -265,7 +265,7 @@ def kill_node(path, client):
 
 
 def test_a_run_survives_the_death_of_nodes_and_of_the_server(place, secure):
-    keeper, patience = Keeper(place / "killed"), 30
+    keeper, patience = Keeper(place / "killed"), 20
     first = train(secure, "killed", FOUR, deadline=patience)
     keeper.until(1)
     kill_node(secure, 2)

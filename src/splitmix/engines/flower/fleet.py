@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from splitmix.core.errors import UserError
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between two looks for replies
 LOOK = 3.0  # seconds between two looks at who is still there
 SPARE = 60.0  # seconds for which the link keeps a message after we no longer wait for it
+LOST = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,9 @@ class Fleet:
             self._asked[key] = Asked(node, monotonic(), rival)
 
     def _hear(self, asked: Asked, reply: Message, there: set[int]) -> None:
-        """A node has said who it is."""
+        """A node has said who it is, or the link says in its place that it is away."""
+        if not reply.has_content() and reply.error.code in LOST:  # if it comes back, it is asked anew
+            return self._admit(*asked.rival) if asked.rival else None
         if asked.rival:  # the one whose place was claimed is alive
             return self._refuse(asked.rival[0], f"client {asked.rival[1].client} is connected already")
         try:
