@@ -109,7 +109,8 @@ class StockDigit(nn.Module):
 
     def forward(self, x: Tensor, noisy: int) -> Tensor:
         for i, (layer, norms) in enumerate(zip(self.layers, self.norms, strict=True)):
-            x = F.relu(norms[noisy](layer(x.flatten(1) if i == 3 else x)))
+            norm = list(norms.children())[noisy]
+            x = F.relu(norm(layer(x.flatten(1) if i == 3 else x)))
             x = F.max_pool2d(x, 2) if i < 2 else x
         return self.last(x)
 

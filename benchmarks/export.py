@@ -12,6 +12,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import thread_time
@@ -78,7 +79,7 @@ def at_width(net: str, model: Model, bases: int, place: Path) -> list[dict[str, 
     rows = []
     for batch in BATCHES:
         x = np.random.default_rng(0).random((batch, *model.image), np.float32)
-        times = milliseconds({name: lambda way=way, x=x: way(x) for name, way in ways.items()})
+        times = milliseconds({name: partial(way, x) for name, way in ways.items()})
         about = {"net": net, "width": str(width), "bases": bases, "batch": batch}
         row = {**about, "milliseconds": times, "megabytes": sizes}
         rows.append(row)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -80,9 +81,9 @@ def whole_round(name: str) -> dict[str, Any]:
         for round in range(REPEATS + 1):  # the first only warms up
             assigned = method.assign(round, clients.profiles(round))
             numbers = [[part.base for part in assigned[client]] for client in range(setting.clients)]
-            plain.append(_timed(lambda n=numbers: plain_round(bases, arrays, n, batch=setting.batch, lr=0.1)))
+            plain.append(_timed(partial(plain_round, bases, arrays, numbers, batch=setting.batch, lr=0.1)))
             how = Federation(round + 1, plan)
-            ours.append(_timed(lambda r=round, h=how: federate(method, engine, net, weights, h, start=r)))
+            ours.append(_timed(partial(federate, method, engine, net, weights, how, start=round)))
     base_trainings = sum(map(len, numbers))
     flops = base_trainings * setting.samples * setting.training_flops
     ratios = [p / o for p, o in zip(plain[1:], ours[1:], strict=True)]

@@ -37,19 +37,25 @@ opened: list[str] = []  # files that were opened while the dial was turned
 listening = False
 
 
+def turn(model: Model, width: Width, robust: float) -> None:
+    model.set(width=width, robust=robust)
+    model.mix()
+
+
 def turning(path: Path) -> dict[str, Any]:
     """The worst first use of each dial: `set`, and whatever must be made before the net can run at it."""
     global listening
     sys.addaudithook(lambda event, args: opened.append(str(args[0])) if listening and event == "open" else None)
     dials = [(width, robust) for width in Model.load(path).widths for robust in (0.0, 0.1, 0.3, 0.7, 1.0)]
-    firsts, again = [], []
+    firsts: list[float] = []
+    again: list[float] = []
     for _ in range(5):
         model = Model.load(path)
         model(np.zeros((1, *model.image), np.uint8), model.widths[0])  # the library warms up
         listening = True
         for times in (firsts, again):
             for width, robust in dials:
-                times.append(timed(lambda m=model, w=width, r=robust: (m.set(width=w, robust=r), m.mix())))
+                times.append(timed(partial(turn, model, width, robust)))
         listening = False
     return {
         "first_use_ms": {"median": median(firsts), "worst": max(firsts)},

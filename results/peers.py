@@ -52,8 +52,8 @@ def lines(found: Mapping[str, Any], compared: Path, tuned: Path) -> Iterator[str
     yield "\n## Does SHeteroFL fall at full width when every client counts once?\n"
     yield from fall(values)
     yield "\n## The search behind it\n"
-    seeds = ", ".join(map(str, tuning["seeds"]))
-    yield f"Each method got the same {len(tuning['rates'])} rates, {tuning['rounds']} rounds each, seed {seeds}.\n"
+    tried = ", ".join(map(str, tuning["seeds"]))
+    yield f"Each method got the same {len(tuning['rates'])} rates, {tuning['rounds']} rounds each, seed {tried}.\n"
     yield tuning_table(tuning).to_markdown().strip()
 
 
