@@ -1,6 +1,8 @@
-"""What all tests share: one thread, and the same terminal wherever they run."""
+"""What all tests share: one thread, the same terminal wherever they run, and what takes long to make."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,3 +25,27 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fleet, "POLL", 0.01)
     monkeypatch.setattr(fleet, "LOOK", 0.02)
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder of stripes."""
+    from stripes import stripes_folder
+
+    return str(stripes_folder(tmp_path_factory.mktemp("data") / "own"))
+
+
+@pytest.fixture(scope="session")
+def whole(own: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Folders of uninterrupted runs by variant, each made once."""
+    from running import VARIANTS, run
+
+    made: dict[str, Path] = {}
+
+    def folder(name: str = "post") -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("whole") / name
+            run(own, made[name], **VARIANTS[name])
+        return made[name]
+
+    return folder
