@@ -49,3 +49,18 @@ def whole(own: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
         return made[name]
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with good and bad data, configs and runs."""
+    from commands import furnish
+
+    return furnish(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("SPLITMIX_DATA", raising=False)
+    return place
