@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from splitmix.core.net import Net
@@ -11,6 +12,8 @@ from splitmix.experiments.config import make_config
 from splitmix.experiments.run import Outcome
 from splitmix.nets import NETS
 from splitmix.runtime.bundle import Bundle
+
+ATOM = Width(1, 16)  # four bases of it: tiny nets
 
 
 def random_bundle(
@@ -61,3 +64,7 @@ def made_up_grid(atom, bases, dual):
             rows.append(row | {"attacked_low": attacked - 0.01, "attacked_high": attacked + 0.01})
     about = {"schema": 1, "split": "test", "norm": "tracked", "clients": 4, "samples": 1000}
     return {**about, "attack": "L-inf PGD, eps 8/255, 20 steps of 2/255", "weak": False, "rows": rows}
+
+
+def images(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28, 3), dtype=np.uint8)

@@ -3,9 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from splitmix import Model
+    from splitmix.runtime.bundle import Bundle
 
 os.environ["TERM"] = "xterm-256color"
 for colours in ("NO_COLOR", "FORCE_COLOR"):
@@ -64,3 +69,18 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(place)
     monkeypatch.delenv("SPLITMIX_DATA", raising=False)
     return place
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> "Bundle":
+    """Four tiny bases with both dials."""
+    from bundles import random_bundle
+
+    return random_bundle(tmp_path_factory.mktemp("bundles") / "digit", atom="1/16", bases=4, grid=True)
+
+
+@pytest.fixture
+def model(bundle: "Bundle") -> "Model":
+    from splitmix import Model
+
+    return Model.load(bundle.path)

@@ -1,4 +1,4 @@
-"""A model in use: its dials, its threads, and answers as early as they are wanted."""
+"""A model in use: what it computes, its dials, its threads, and bases that arrive one by one."""
 
 import asyncio
 import math
@@ -11,26 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from bundles import random_bundle, random_weights
+from bundles import ATOM, images, random_bundle, random_weights
 from splitmix import Model
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Width
 from splitmix.nets import NETS
-from splitmix.runtime.anytime import Pace, gather, margins
 
-ATOM = Width(1, 16)  # four bases of it: tiny nets
 DIALS = [("1/16", 0.0), ("1/8", 0.3), ("3/16", 1.0), ("1/4", 0.5)]
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    return random_bundle(tmp_path_factory.mktemp("bundles") / "digit", atom="1/16", bases=4, grid=True)
-
-
-@pytest.fixture
-def model(bundle):
-    return Model.load(bundle.path)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +26,6 @@ def single(tmp_path_factory):
     """A model without a robustness dial."""
     path = tmp_path_factory.mktemp("bundles") / "single"
     return Model.load(random_bundle(path, atom="1/16", bases=2, dual=False, classes=3).path)
-
-
-def images(count, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28, 3), dtype=np.uint8)
 
 
 def reference(x, robust, net="digit", atom="1/16", bases=4):
@@ -160,26 +144,6 @@ def test_tasks_do_not_see_each_others_dials(model):
     assert all(asyncio.run(all_of_them()))
 
 
-def test_a_thread_keeps_its_bases_while_others_calibrate_and_refresh(model):
-    x = images(16)
-    before = model(x, "1/8")
-    model.calibrate(x, attack=Standing())
-    after = model(x, "1/8")
-    model.uncalibrate()
-
-    def read(_):
-        found = model(x, "1/8")
-        return any(torch.allclose(found, known, rtol=1e-5, atol=1e-6) for known in (before, after))
-
-    with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(read, range(24))
-        for _ in range(2):
-            model.calibrate(x, attack=Standing())
-            model.refresh()
-            model.uncalibrate()
-        assert all(answers)
-
-
 @pytest.mark.parametrize(
     ("dial", "words"),
     [
@@ -228,109 +192,6 @@ def test_images_of_another_kind_are_one_sentence(model, x, words):
     assert "\n" not in str(caught.value)
 
 
-# --- as early as wanted ---
-
-
-def test_a_prediction_says_classes_probabilities_and_bases(model):
-    x = images(6)
-    found = model.predict(x, width="3/16", robust=0.3)
-    shares = model(x, "3/16", 0.3).softmax(-1).numpy()
-    np.testing.assert_allclose(found.probabilities, shares, rtol=1e-6)
-    assert found.classes.tolist() == shares.argmax(-1).tolist()
-    assert found.bases.tolist() == [3] * 6
-    assert found.milliseconds > 0
-
-
-def test_a_deadline_that_has_passed_leaves_one_base(model):
-    x = images(4)
-    found = model.predict(x, deadline_ms=1e-6)
-    assert found.bases.tolist() == [1] * 4
-    np.testing.assert_allclose(found.probabilities, model(x, "1/16").softmax(-1).numpy(), rtol=1e-4, atol=1e-6)
-
-
-def test_a_late_deadline_leaves_all_bases_of_the_width(model):
-    x = images(4)
-    found = model.predict(x, width="3/16", deadline_ms=60_000)
-    assert found.bases.tolist() == [3] * 4
-    np.testing.assert_allclose(found.probabilities, model(x, "3/16").softmax(-1).numpy(), rtol=1e-4, atol=1e-6)
-
-
-class Clock:
-    """Time that passes only while bases run: a second to begin with, and a second for each base."""
-
-    def __init__(self, monkeypatch):
-        self.now, self.ran = 0.0, []
-        monkeypatch.setattr("splitmix.runtime.anytime.perf_counter", lambda: self.now)
-
-    def votes(self, start, stop, x):
-        self.ran.append((start, stop))
-        self.now += 1 + (stop - start)
-        return torch.zeros(stop - start, len(x), 2)
-
-    def steps(self, pace, deadline):
-        self.ran, self.now = [], 0.0
-        gather(self.votes, 8, torch.zeros(1, 3), pace=pace, deadline=deadline)
-        return self.ran
-
-
-def test_more_bases_are_run_only_if_they_end_in_time(monkeypatch):
-    clock, pace = Clock(monkeypatch), Pace()
-    assert clock.steps(pace, deadline=1) == [(0, 1)]  # one base takes two seconds
-    assert clock.steps(pace, deadline=9) == [(0, 3), (3, 6)]  # three are thought to take six, but take four
-    assert clock.steps(pace, deadline=9) == [(0, 5), (5, 6)]  # so five take seven at most, and in fact six
-    assert clock.now <= 9
-    for _ in range(3):
-        clock.steps(pace, deadline=12)
-    assert clock.ran == [(0, 8)]  # side by side they take nine: found out by trying
-
-
-def test_a_slow_moment_is_remembered_for_a_while():
-    pace = Pace()
-    pace.learn(1, 1, 0.001)
-    pace.learn(1, 1, 0.101)
-    assert pace.seconds(1, 1) == pytest.approx(0.031)
-    for _ in range(20):
-        pace.learn(1, 1, 0.001)
-    assert pace.seconds(1, 1) == pytest.approx(0.001, rel=0.1)
-
-
-def test_settled_images_get_no_more_bases(model):
-    x = images(40)
-    margin = float(margins(model(x, ATOM)).median())
-    found = model.predict(x, confidence=margin)
-    assert len(set(found.bases.tolist())) > 1
-    assert found.mean_bases == found.bases.mean()
-    for bases in set(found.bases.tolist()):
-        rows = found.bases == bases
-        shares = model(x[rows], ATOM * bases).softmax(-1).numpy()
-        np.testing.assert_allclose(found.probabilities[rows], shares, rtol=1e-3, atol=1e-5)
-        best = np.sort(shares, -1)
-        settled = best[:, -1] - best[:, -2] >= margin - 1e-5
-        assert settled.all() or bases == 4
-
-
-def test_the_surest_and_the_least_sure(model):
-    x = images(5)
-    assert model.predict(x, confidence=0).bases.tolist() == [1] * 5
-    assert model.predict(x, confidence=1).bases.tolist() == [4] * 5
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ({"deadline_ms": 0}, "deadline_ms 0 is no time"),
-        ({"deadline_ms": math.nan}, "deadline_ms nan is no time"),
-        ({"deadline_ms": "soon"}, "deadline_ms 'soon' is no time"),
-        ({"confidence": math.nan}, "confidence nan is no margin"),
-        ({"confidence": 2}, "confidence 2 is no margin"),
-        ({"confidence": "sure"}, "confidence 'sure' is no margin"),
-    ],
-)
-def test_deadlines_and_confidences_are_checked(model, setting, words):
-    with pytest.raises(UserError, match=words):
-        model.predict(images(1), **setting)
-
-
 # --- bases that arrive one by one ---
 
 
@@ -356,100 +217,3 @@ def test_a_width_that_has_not_arrived_is_one_sentence(bundle):
     assert model.widths == (Width(1, 16), Width(1, 8))
     with pytest.raises(UserError, match="width 3/16 needs 3 bases but only 2 are here; widest: 1/8"):
         model(images(1), "3/16")
-
-
-# --- a device's own images ---
-
-
-class Standing:
-    """An attack that leaves the images as they are."""
-
-    name, weak = "none", True
-
-    def __call__(self, predict, x, y, rng):
-        return x.expand(len(predict(x[:2])), *x.shape)
-
-
-def test_calibrated_norms_have_the_statistics_of_the_images(model):
-    x = (images(64) * 0.3).astype(np.uint8)
-    model.calibrate(x)
-    assert (model.calibration.images, model.calibration.bases) == (64, 4)
-    assert model.calibration.attack.startswith("L-inf PGD")
-    conv = model.mix().body.conv1(torch.from_numpy(x).float().permute(0, 3, 1, 2) / 255)
-    mean = conv.mean((0, 2, 3)).view(4, -1)
-    torch.testing.assert_close(model.calibration.statistics["norm1.clean.running_mean"], mean, rtol=1e-4, atol=1e-5)
-    noisy = model.calibration.statistics["norm1.noisy.running_mean"]
-    assert not torch.allclose(noisy, mean, rtol=1e-3, atol=1e-4)
-    assert torch.allclose(noisy, mean, atol=0.2)  # the attack moves pixels by 8/255
-
-
-def test_a_calibration_serves_all_widths_and_can_be_undone(model):
-    x = images(32)
-    before = {width: model(x, width, 0.3) for width in model.widths}
-    model.calibrate(x, attack=Standing())
-    for width in model.widths:
-        assert not torch.allclose(model(x, width, 0.3), before[width], atol=1e-3)
-    model.uncalibrate()
-    assert model.calibration is None
-    for width in model.widths:
-        assert torch.equal(model(x, width, 0.3), before[width])
-
-
-def test_calibrating_twice_is_calibrating_once(model):
-    x = images(20)
-    model.calibrate(x, attack=Standing())
-    once = model(x)
-    model.calibrate(x, attack=Standing())
-    assert torch.equal(model(x), once)
-
-
-def test_a_calibration_is_kept_beside_the_bundle(model, bundle, tmp_path):
-    x = images(20)
-    model.calibrate(x, attack=Standing())
-    file = model.save_calibration(tmp_path / "mine.safetensors")
-    again = Model.load(bundle.path, calibration=file)
-    assert torch.equal(again(x, robust=0.5), model(x, robust=0.5))
-    assert (again.calibration.images, again.calibration.attack) == (20, "none")
-    assert not torch.equal(Model.load(bundle.path)(x), model(x))
-
-
-def test_bases_that_come_after_a_calibration_keep_their_own_statistics(bundle, model, tmp_path):
-    device = shutil.copytree(bundle.path, tmp_path / "device")
-    parked = (device / "base-3.safetensors").rename(tmp_path / "parked")
-    growing, x = Model.load(device), images(20)
-    growing.calibrate(x, attack=Standing())
-    file = growing.save_calibration()
-    assert file == device / "calibration.safetensors"
-    parked.rename(device / "base-3.safetensors")
-    growing.refresh()
-    for found in (growing, Model.load(device, calibration=True)):
-        torch.testing.assert_close(found.logits_by_base(x)[3], model.logits_by_base(x)[3], rtol=1e-5, atol=1e-6)
-        assert not torch.allclose(found.logits_by_base(x)[2], model.logits_by_base(x)[2], atol=1e-3)
-
-
-def test_a_calibration_of_another_bundle_or_a_damaged_one_is_one_sentence(model, bundle, tmp_path):
-    model.calibrate(images(16), attack=Standing())
-    file = model.save_calibration(tmp_path / "mine.safetensors")
-    other = random_bundle(tmp_path / "other", atom="1/16", bases=4, seed=5)
-    with pytest.raises(UserError, match="belongs to another bundle"):
-        Model.load(other.path, calibration=file)
-    data = bytearray(file.read_bytes())
-    data[-2] ^= 4
-    file.write_bytes(data)
-    with pytest.raises(UserError, match="damaged"):
-        Model.load(bundle.path, calibration=file)
-    with pytest.raises(UserError, match="there is no file"):
-        Model.load(other.path, calibration=True)
-
-
-def test_what_cannot_be_calibrated_or_saved_is_one_sentence(model):
-    with pytest.raises(UserError, match="15 images are too few to calibrate on; give 16 or more"):
-        model.calibrate(images(15))
-    with pytest.raises(UserError, match="has not been calibrated here"):
-        model.save_calibration()
-
-
-def test_calibrating_single_norms_needs_no_attack(tmp_path):
-    model = Model.load(random_bundle(tmp_path / "single", atom="1/8", bases=2, dual=False).path)
-    model.calibrate(images(16))
-    assert model.calibration.attack is None
