@@ -1,5 +1,6 @@
-"""A server for the tests: the real one, in a thread, on a free port of this machine."""
+"""A server for the tests: the real one, in a thread, on a free port of this machine; and what it is asked."""
 
+import io
 import json
 import os
 import socket
@@ -11,6 +12,8 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import httpx
+import numpy as np
+from PIL import Image
 
 from splitmix.attacks.pgd import PGD
 from splitmix.runtime.model import Model
@@ -19,6 +22,8 @@ from splitmix.runtime.web.limits import Limits
 from splitmix.runtime.web.server import address_of, bind, make_server
 
 OPEN = Limits(rate=0)  # no limit on requests a second: tests come often
+PICTURES = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 3), dtype=np.uint8)
+PIXELS = PICTURES[0].tolist()
 
 
 @contextmanager
@@ -48,6 +53,16 @@ def post(address: str, **body) -> httpx.Response:
     """A question in JSON; NaN and infinity are written as Python does, which is not JSON."""
     text = json.dumps(body)
     return httpx.post(f"{address}/api/predict", content=text, headers={"content-type": "application/json"}, timeout=60)
+
+
+def png(array, **options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, format="PNG", **options)
+    return file.getvalue()
+
+
+def send_file(address, data, **settings):
+    return httpx.post(f"{address}/api/predict", files={"image": ("x.png", data)}, data=settings, timeout=60)
 
 
 def raw(address: str, data: bytes, *, seconds: float = 30) -> bytes:
