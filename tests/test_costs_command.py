@@ -1,0 +1,71 @@
+"""The command that tells costs: JSON, tables, and one sentence for each mistake."""
+
+import json
+
+import pytest
+
+from splitmix.cli import main
+
+
+def told(capsys, *arguments):
+    main(["cost", *arguments, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_without_a_method_the_json_is_a_list_of_widths(capsys):
+    rows = told(capsys, "digit", "--width", "1/8", "--budgets", "1/8", "--batch", "16")
+    assert rows == [
+        {
+            **{"width": "1/8", "bases": 1, "parameters": 224194, "macs": 1158528, "activations": 17898},
+            **{"single_parameters": 224194, "single_macs": 1158528},
+        }
+    ]
+
+
+def test_with_a_method_the_json_tells_widths_and_clients(capsys):
+    found = told(capsys, "digit", "--method", "heterofl", "--budgets", "1/8", "1/4", "--batch", "16")
+    assert (found["net"], found["method"], found["atom"], found["batch"]) == ("digit", "heterofl", "1/8", 16)
+    assert [row["width"] for row in found["widths"]] == ["1/8", "1/4"]
+    assert found["widths"][1] == {
+        "width": "1/4",
+        "parts": 1,
+        "parameters": 892154,
+        "macs": 3692032,
+        "activations": 35786,
+    }
+    narrow = found["clients"][0]
+    assert narrow == {
+        **{"budget": "1/8", "trains": "1/8", "forward": 1158528, "macs": 3 * 16 * 1158528},
+        **{"memory": 4 * (3 * 224194 + 16 * 17898), "down": 224194, "up": 224194},
+    }
+
+
+def test_a_method_may_have_settings(capsys):
+    found = told(capsys, "digit", "--method", '{name="fedavg", width="1/4", mode="strict"}', "--width", "1/4")
+    assert [row["trains"] for row in found["clients"]] == ["nothing", "1/4", "1/4", "1/4"]
+
+
+def test_people_see_both_tables(capsys):
+    main(["cost", "digit", "--width", "1/8", "--budgets", "1/8 1"])
+    shown = capsys.readouterr().out
+    assert "parameters of one net" in shown
+    assert "A client's round under SplitMix" in shown
+    assert "8 x 1/8" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--method", "hetrofl"), "did you mean 'heterofl'?"),
+        (("--method", "heterofl", "--width", "3/8"), "width 3/8 was never trained; choose one of 1/8, 1/4, 1/2, 1"),
+        (("--budgets", "3/16"), "the atom 1/8 does not divide the budget 3/16"),
+        (("--budgets", "exponentail"), "did you mean 'exponential'?"),
+        (("--batch", "1"), "batch 1 is too small"),
+    ],
+)
+def test_a_mistake_is_one_sentence(capsys, arguments, sentence):
+    with pytest.raises(SystemExit):
+        main(["cost", "digit", *arguments])
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
