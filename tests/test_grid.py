@@ -2,9 +2,6 @@
 
 import io
 import json
-from contextlib import contextmanager
-from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,62 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from grids import STRONG, finished, toy_grid
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
-from splitmix.core.types import Question, Tally, Width
 from splitmix.experiments import grid_report
-from splitmix.experiments.config import make_config
-from splitmix.experiments.evaluate import open_run
 from splitmix.experiments.grid import DIALS, Wish, interval, measure_grid, read_grid, stored_grids, write_grid
 from splitmix.experiments.grid_report import by_dial, grid_notes, grid_table, order_note, ra_sa
-from splitmix.experiments.masking import at_most, check_masking, falling, masking_table, planned, white_is_strongest
 from splitmix.experiments.progress import Countdown
-from splitmix.experiments.report import write_report
-from splitmix.experiments.run import run_in_folder
-from splitmix.experiments.setup import set_up
-from stripes import SETTINGS, stripes_folder
-from toys import ATOM, FULL, HALF, METHOD
+from toys import ATOM
 
 KEYS = {"schema", "split", "norm", "clients", "samples", "attack", "weak", "rows"}  # what other tools read
 ROW = {"width", "robust", "clean", "clean_low", "clean_high", "attacked", "attacked_low", "attacked_high"}
-STRONG = PGD(steps=20, step=4 / 255, restarts=2)
-
-
-class Clients:
-    """An engine whose clients lose answers to the dial, and more of them to an attack."""
-
-    def run(self, weights, jobs):
-        for job in jobs:
-            asked = job.question
-            right = 16 - 4 * asked.robust if asked.attack is None else 4 + 8 * asked.robust
-            yield Tally(job.client, tuple(int(right) + len(mix) - job.client for mix in job.mixes), samples=20)
-
-
-def finished(*, dial=True, norm="tracked"):
-    """A run of two clients in a domain each, or what a grid needs of one."""
-    setup = SimpleNamespace(dial=dial, domains={0: "a", 1: "a"}, task=SimpleNamespace(classes=4))
-
-    @contextmanager
-    def engine(workers):
-        yield Clients()
-
-    def mixes(widths):
-        return {width: METHOD.compose(width) for width in widths or METHOD.widths}
-
-    return SimpleNamespace(
-        path="run",
-        setup=setup,
-        weights={},
-        norm=norm,
-        question=Question(),
-        result={"weights_sha256": "0"},
-        mixes=mixes,
-        engine=engine,
-    )
-
-
-def toy_grid(attack=STRONG, widths=(ATOM, FULL), dials=(0.0, 0.5, 1.0)):
-    return measure_grid(finished(), Wish(widths, dials, attack), workers=1)
 
 
 # --- intervals ----------------------------------------------------------------------------------------------------
@@ -249,118 +201,3 @@ def test_a_damaged_grid_is_one_sentence(tmp_path, damage):
     with pytest.raises(UserError, match=r"cannot be read \(.*\); measure it again") as caught:
         read_grid(tmp_path / "grid.json")
     assert "\n" not in str(caught.value)
-
-
-# --- hidden gradients ---------------------------------------------------------------------------------------------
-
-
-def test_each_law_holds_or_does_not():
-    assert falling([0.8, 0.5, 0.5])
-    assert not falling([0.5, 0.8])
-    assert white_is_strongest([0.4, 0.6])
-    assert not white_is_strongest([0.6, 0.4])
-    assert at_most(0.25)([0.0])
-    assert not at_most(0.25)([0.4])
-
-
-def test_every_width_and_dial_is_checked_for_each_law():
-    mixes = {width: METHOD.compose(width) for width in (ATOM, HALF)}
-    checks = list(planned(mixes, (0.0, 1.0), Question(), PGD(), classes=4))
-    assert len(checks) == 2 * 2 * 4  # steps, transfer from the other dial and the other width, a large change
-    transfers = [check for check in checks if check.law.startswith("transfer")]
-    assert all(check.asked[0].surrogate is None for check in transfers)
-    assert transfers[0].asked[1].surrogate == (mixes[ATOM], 1.0)
-    assert transfers[1].asked[1].surrogate == (mixes[HALF], 0.0)
-    assert all(question.robust == check.robust for check in checks for question in check.asked)
-
-
-def test_findings_have_verdicts():
-    findings = check_masking(finished(), Wish(), workers=1)
-    table = masking_table(findings)
-    assert "BROKEN" in table.to_text()  # these clients answer alike however strong the attack is
-    assert "do not trust the robust accuracies" in table.caption
-
-
-def test_steps_are_counted_of_pgd_alone():
-    attack = SimpleNamespace(name="Spell", weak=False)
-    with pytest.raises(UserError, match="steps are counted of PGD, not of Spell"):
-        check_masking(finished(), Wish(attack=attack), workers=1)
-
-
-# --- whole runs ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Folders of finished runs: with and without a dial, and with norms that stay on the clients."""
-    own = str(stripes_folder(tmp_path_factory.mktemp("data") / "own"))
-    attack = {"name": "adversarial", "eps": 0.1, "step": 0.05, "steps": 2}
-    variants = {
-        "dual": {},
-        "local": {"norm": "local"},
-        "plain": {"objective": "plain"},
-        "batch": {"objective": "plain", "norm": "batch"},
-    }
-    made = {}
-
-    def folder(name):
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp("runs") / name
-            setup = set_up(make_config({"task": own, **SETTINGS, "objective": attack, "rounds": 3, **variants[name]}))
-            run_in_folder(setup, made[name])
-        return made[name]
-
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["dual", "local"])
-def test_a_grid_of_a_run_is_the_same_for_any_number_of_workers(trained, name):
-    wish = Wish((ATOM, FULL), (0.0, 0.3, 1.0), STRONG, images=6)
-    one, two = (measure_grid(open_run(trained(name), fixed=True), wish, workers=workers) for workers in (1, 2))
-    assert one == two
-    assert one["samples"] <= 6 * one["clients"]
-
-
-@pytest.mark.slow
-def test_clean_rows_are_what_a_plain_evaluation_finds(trained):
-    run = open_run(trained("dual"))
-    grid = measure_grid(run, Wish(dials=(0.0,)), workers=1)
-    stored = {row["width"]: row["accuracy"] for row in run.result["scores"]}
-    assert {row["width"]: row["clean"] for row in grid["rows"]} == pytest.approx(stored)
-
-
-@pytest.mark.slow
-def test_a_report_shows_grids_and_checks(trained, tmp_path):
-    folder = trained("dual")
-    run = open_run(folder, fixed=True)
-    write_grid(folder / "grid.json", measure_grid(run, Wish(images=4, attack=PGD()), workers=1))
-    findings = check_masking(run, Wish(widths=(ATOM,), dials=(1.0,), images=2), workers=1)
-    (folder / "masking.json").write_text(json.dumps(findings))
-    page = write_report(folder).read_text()
-    for words in (
-        PGD().name,
-        "Only a weak attack was run",
-        "Are gradients hidden?",
-        "clean and under the training attack",
-    ):
-        assert words in page
-    assert (folder / "ra-sa.png").exists()
-    assert (folder / "by-dial.png").exists()
-
-
-@pytest.mark.slow
-def test_norms_of_the_batch_cannot_be_attacked(trained):
-    assert open_run(trained("batch"), fixed=True).norm == "client"
-    with pytest.raises(UserError, match="which no attack can use; choose --norm client or global"):
-        open_run(trained("batch"), norm="batch", fixed=True)
-    grid = measure_grid(open_run(trained("batch"), fixed=True), Wish((FULL,), attack=PGD(), images=4), workers=1)
-    assert grid["norm"] == "client"
-
-
-@pytest.mark.slow
-def test_a_plain_run_can_be_attacked_but_not_turned(trained):
-    run = open_run(trained("plain"), fixed=True)
-    assert measure_grid(run, Wish((Width(1),), attack=PGD(), images=4), workers=1)["rows"][0]["robust"] == 0
-    with pytest.raises(UserError, match="no robustness dial"):
-        measure_grid(replace(run), Wish(dials=(1.0,)), workers=1)
