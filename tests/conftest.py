@@ -1,4 +1,4 @@
-"""What all tests share: one thread, the same terminal wherever they run, and what takes long to make."""
+"""What all tests share: one thread, the same draws and terminal wherever they run, and what takes long to make."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -21,6 +21,12 @@ for colours in ("NO_COLOR", "FORCE_COLOR"):
 def _one_thread() -> None:
     """Results repeat to the bit only at a fixed number of threads, and small nets are fastest on one."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """A test that draws without a generator of its own draws the same each time."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture
