@@ -11,17 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from splitmix.core.client import (
-    ClientData,
-    Split,
-    calibrate_client,
-    crop_and_flip,
-    even_batches,
-    from_moments,
-    score_client,
-    shuffled,
-    train_client,
-)
+from splitmix.core.batches import ClientData, Split, crop_and_flip, even_batches, shuffled
+from splitmix.core.client import calibrate_client, from_moments, score_client, train_client
 from splitmix.core.net import Net
 from splitmix.core.objective import Masked, Plain
 from splitmix.core.parts import cut

@@ -13,13 +13,13 @@ from splitmix.experiments.config import (
     FREE,
     LATER,
     Config,
+    check_same_config,
     make_config,
     parse_override,
     read_config,
     read_toml,
     to_toml,
 )
-from splitmix.experiments.run import check_same_config
 
 OTHER = {  # a value for each key that differs from its default
     "task": "digits",

@@ -9,7 +9,8 @@ from splitmix.attacks.adversarial import Adversarial
 from splitmix.attacks.oat import OnceForAll
 from splitmix.attacks.pgd import PGD
 from splitmix.core.attack import withstood
-from splitmix.core.client import ClientData, train_client
+from splitmix.core.batches import ClientData
+from splitmix.core.client import train_client
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.objective import Plain, cross_entropy

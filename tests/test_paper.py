@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from splitmix.cli import main
-from splitmix.core.client import flip_and_turn
+from splitmix.core.batches import flip_and_turn
 from splitmix.core.errors import UserError
 from splitmix.core.random import torch_rng_for
 from splitmix.experiments.compare import Bench

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from splitmix.core.client import ClientData, Split
+from splitmix.core.batches import ClientData, Split
 from splitmix.core.net import Net
 from splitmix.core.objective import Plain
 from splitmix.core.rounds import Federation, federate

@@ -1,7 +1,6 @@
 """What happens on a client: local training, scoring and calibration, the same for all methods and engines."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from splitmix.core.attack import Predict, withstood
+from splitmix.core.batches import ClientData, Split, augmented, even_batches, shuffled
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
@@ -29,37 +29,6 @@ from splitmix.core.types import (
     group_by_width,
     nested_width,
 )
-
-
-@dataclass(frozen=True)
-class Split:
-    """A client's labelled images: rows of tensors that all clients of a machine share."""
-
-    images: Tensor  # (n, height, width, channel) as uint8 or float, or (n, feature)
-    labels: Tensor
-    rows: Tensor
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, picks: Tensor) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] as (batch, channel, height, width), and labels."""
-        rows = self.rows[picks].to(self.images.device)
-        return as_images(self.images.index_select(0, rows)), self.labels.index_select(0, rows)
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """What a client holds: disjoint train, validation and test images."""
-
-    train: Split
-    val: Split
-    test: Split
-    augment: bool | str = False  # crop and flip, or "turn": flip and turn
-
-    def split(self, name: str) -> Split:
-        return {"train": self.train, "val": self.val, "test": self.test}[name]
-
 
 Answers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, number of the first -> right ones of each mix
 Memory = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base
@@ -292,58 +261,6 @@ def remember(trained: Weights, parts: Sequence[Part], private: set[str], memory:
     """Keep the client's own norms for its next round."""
     for i, part in enumerate(parts if private else ()):
         memory[part.base] = {name: trained[name][i].clone() for name in private & trained.keys()}
-
-
-def as_images(x: Tensor) -> Tensor:
-    """Pixels as float in [0, 1], channels first; the memory stays in the channels-last order, which is fast."""
-    x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-    return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
-
-
-def shuffled(samples: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Batches of row numbers in random order, epoch after epoch."""
-    for _ in range(epochs):
-        order = torch.randperm(samples, generator=rng)
-        for picks in even_batches(samples, batch):
-            yield order[picks]
-
-
-def even_batches(samples: int, batch: int) -> Iterator[Tensor]:
-    """Consecutive batches; a last batch of one joins its neighbour, since one sample has no variance."""
-    pieces = list(torch.split(torch.arange(samples), batch)) if samples else []
-    if len(pieces) > 1 and len(pieces[-1]) == 1:
-        pieces[-2:] = [torch.cat(pieces[-2:])]
-    yield from pieces
-
-
-def augmented(x: Tensor, how: bool | str, rng: torch.Generator) -> Tensor:
-    """Training images as the client's data asks for them."""
-    return (flip_and_turn if how == "turn" else crop_and_flip)(x, rng) if how else x
-
-
-def flip_and_turn(x: Tensor, rng: torch.Generator, degrees: float = 30) -> Tensor:
-    """Mirrored half of the time and turned by up to so many degrees, corners black; own draws for each image."""
-    n, _, height, width = x.shape
-    angle = (2 * torch.rand(n, generator=rng) - 1) * math.radians(degrees)
-    sign = torch.where(torch.rand(n, generator=rng) < 0.5, -1.0, 1.0)
-    cos, sin, none = angle.cos(), angle.sin(), torch.zeros(n)
-    rows = [sign * cos, -sign * sin * height / width, none, sin * width / height, cos, none]
-    where = torch.stack(rows, 1).view(n, 2, 3).to(x.device, x.dtype)
-    grid = torch.nn.functional.affine_grid(where, list(x.shape), align_corners=False)
-    return torch.nn.functional.grid_sample(x, grid, "nearest", "zeros", align_corners=False)
-
-
-def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
-    """A random crop of the image padded with black, mirrored half of the time; own draws for each image."""
-    n, _, height, width = x.shape
-    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=rng)
-    mirrored = torch.rand(n, 1, generator=rng) < 0.5
-    columns = torch.arange(width).expand(n, width)
-    columns = torch.where(mirrored, columns.flip(1), columns) + left
-    rows = torch.arange(height) + top
-    padded = torch.nn.functional.pad(x, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
-    where = (torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :])
-    return padded[tuple(index.to(x.device) for index in where)].permute(0, 3, 1, 2)
 
 
 def _is_var(name: str) -> bool:

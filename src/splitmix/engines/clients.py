@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from splitmix.core.client import ClientData, Split
+from splitmix.core.batches import ClientData, Split
 from splitmix.core.types import Profile
 from splitmix.data.budgets import Budgets
 from splitmix.data.task import Samples, Task

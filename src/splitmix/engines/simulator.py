@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import torch
 from numpy.typing import NDArray
 
-from splitmix.core.client import ClientData, Memory, execute, parts_of
+from splitmix.core.batches import ClientData
+from splitmix.core.client import Memory, execute, parts_of
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut

@@ -11,13 +11,13 @@ from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.data.task import Task
 from splitmix.experiments.compare_report import Written, write_comparison
-from splitmix.experiments.config import Config, make_config, to_toml
+from splitmix.experiments.config import Config, check_same_config, make_config, to_toml
 from splitmix.experiments.contenders import Contender
 from splitmix.experiments.costs import account_of, coverage, profiles_of, run_costs
 from splitmix.experiments.page import duration
 from splitmix.experiments.records import read_result
 from splitmix.experiments.report import write_report
-from splitmix.experiments.run import Watcher, check_same_config, run_in_folder
+from splitmix.experiments.run import Watcher, run_in_folder
 from splitmix.experiments.setup import Setup, set_up
 from splitmix.experiments.summary import Costs, Entry, read_costs, read_entry
 

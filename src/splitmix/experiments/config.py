@@ -172,6 +172,19 @@ def to_toml(config: Config) -> str:
     return "".join(f"{key} = {_toml(value)}\n" for key, value in config.model_dump().items() if value is not None)
 
 
+def check_same_config(path: Path, text: str) -> None:
+    """A run is resumed with the very settings it was begun with."""
+    stored = (path / "config.toml").read_bytes().decode(errors="replace")
+    was, now = (dict(line.partition(" = ")[::2] for line in lines.splitlines()) for lines in (stored, text))
+    was = {key: json.dumps(value) for key, value in LATER.items() if value is not None} | was
+    other = [key for key in was | now if was.get(key) != now.get(key) and key not in FREE]
+    if other:
+        told = ", ".join(f"{key} = {was.get(key, 'none')} (now {now.get(key, 'none')})" for key in other)
+        raise UserError(
+            f"the run in '{path}' was begun with other settings: {told}; give its own to resume it, or another --out"
+        )
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"

@@ -25,7 +25,7 @@ from splitmix.core.threads import one_thread
 from splitmix.core.types import Part, Question, Weights
 from splitmix.data.tasks import task_about
 from splitmix.engines.simulator import flat, unflat
-from splitmix.experiments.config import FREE, LATER, to_toml
+from splitmix.experiments.config import check_same_config, to_toml
 from splitmix.experiments.folder import RunFolder, State, weights_sha256
 from splitmix.experiments.judge import judge
 from splitmix.experiments.setup import Setup
@@ -297,19 +297,6 @@ def stored_outcome(path: Path) -> Outcome:
     if not same:
         raise UserError(f"the weights in '{path}' are not those that its result.json speaks of; train it anew")
     return Outcome(result, weights, order)
-
-
-def check_same_config(path: Path, text: str) -> None:
-    """A run is resumed with the very settings it was begun with."""
-    stored = (path / "config.toml").read_bytes().decode(errors="replace")
-    was, now = (dict(line.partition(" = ")[::2] for line in lines.splitlines()) for lines in (stored, text))
-    was = {key: json.dumps(value) for key, value in LATER.items() if value is not None} | was
-    other = [key for key in was | now if was.get(key) != now.get(key) and key not in FREE]
-    if other:
-        told = ", ".join(f"{key} = {was.get(key, 'none')} (now {now.get(key, 'none')})" for key in other)
-        raise UserError(
-            f"the run in '{path}' was begun with other settings: {told}; give its own to resume it, or another --out"
-        )
 
 
 def all_memories(engine: RunEngine) -> Weights:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from splitmix.core.client import as_images
+from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
 from splitmix.core.method import Method, local_objective
 from splitmix.core.net import Build, Net

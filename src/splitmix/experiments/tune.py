@@ -10,11 +10,10 @@ from typing import Any
 
 from splitmix.core.errors import UserError
 from splitmix.experiments.compare import Bench, Planned, Setups, run_once
-from splitmix.experiments.config import make_config, to_toml
+from splitmix.experiments.config import check_same_config, make_config, to_toml
 from splitmix.experiments.contenders import Contender
 from splitmix.experiments.page import duration
 from splitmix.experiments.records import read_metrics
-from splitmix.experiments.run import check_same_config
 from splitmix.experiments.setup import Setup
 from splitmix.experiments.tuning import (
     JUDGED,

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from splitmix.attacks.pgd import PGD
 from splitmix.core.attack import Attack
-from splitmix.core.client import even_batches, from_moments, to_moments
+from splitmix.core.batches import even_batches
+from splitmix.core.client import from_moments, to_moments
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.net import Net

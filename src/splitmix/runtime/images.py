@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from splitmix.core.client import as_images
+from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")

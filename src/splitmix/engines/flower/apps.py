@@ -9,7 +9,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from splitmix.core.client import ClientData, execute
+from splitmix.core.batches import ClientData
+from splitmix.core.client import execute
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.threads import one_thread
