@@ -13,7 +13,8 @@ from splitmix.data.task import Task
 from splitmix.experiments.compare_report import Written, write_comparison
 from splitmix.experiments.config import Config, check_same_config, make_config, to_toml
 from splitmix.experiments.contenders import Contender
-from splitmix.experiments.costs import account_of, coverage, profiles_of, run_costs
+from splitmix.experiments.costs import account_of, profiles_of, run_costs
+from splitmix.experiments.coverage import coverage
 from splitmix.experiments.page import duration
 from splitmix.experiments.records import read_result
 from splitmix.experiments.report import write_report

@@ -12,7 +12,8 @@ from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge, windows_of
 from splitmix.core.rounds import Federation
 from splitmix.core.types import Part, Profile, Update, Width
-from splitmix.experiments.costs import coverage, replay, trained, union_size
+from splitmix.experiments.costs import replay
+from splitmix.experiments.coverage import coverage, trained, union_size
 from splitmix.methods import METHODS, find_method
 from splitmix.methods.fedrolex import FedRolex
 from toys import ATOM, FULL, HALF, Tiny, ToyClients
