@@ -94,8 +94,12 @@ STUDIES = {
     "ablation": Study(
         "Digits",
         {"task": "digits"},
-        {"task": "digits", "rounds": 60, **PLAIN},
-        ("60 rounds instead of 300", FEWER),
+        SHORT_DIGITS,
+        (
+            "100 rounds instead of 300, 10 of 50 clients a round, so that a client meets a base only a few times and "
+            "the statistics that clients track by themselves are far from settled",
+            FEWER,
+        ),
     ),
     "clock": Study(
         "Digits",
