@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +109,7 @@ class StockDigit(nn.Module):
 
     def forward(self, x: Tensor, noisy: int) -> Tensor:
         for i, (layer, norms) in enumerate(zip(self.layers, self.norms, strict=True)):
-            norm = list(norms.children())[noisy]
+            norm = cast(nn.ModuleList, norms)[noisy]
             x = F.relu(norm(layer(x.flatten(1) if i == 3 else x)))
             x = F.max_pool2d(x, 2) if i < 2 else x
         return self.last(x)

@@ -17,23 +17,9 @@ from splitmix.nets import NETS, find_net
 from splitmix.nets.alexnet import AlexNet
 from splitmix.nets.layers import BatchNorm, Conv, Linear, Norm, norm_eps
 from splitmix.nets.preresnet import PreResNet18
+from stepping import assert_one_norm_is_trained, images, stepped
 
 ATOM = Width(1, 8)
-SMALL = {"alexnet": 64, "preresnet18": 16}  # enough pixels for a test
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Waiting threads spin, which takes seconds on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def images(name, batch=4):
-    size = SMALL.get(name, NETS[name].image[0])
-    return torch.rand(batch, 3, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 def doubles(net, layout, **settings):
@@ -45,16 +31,6 @@ def doubles(net, layout, **settings):
     return weights
 
 
-def trained(net, width, weights, x, robust):
-    """Logits and gradients of one training step, and the statistics it leaves behind."""
-    parameters = net.parameter_names(width)
-    leaves = {name: value.clone().requires_grad_(name in parameters) for name, value in weights.items()}
-    logits = net.run(width, leaves, x, robust, training=True)
-    (logits**2).sum().backward()
-    grads = {name: leaves[name].grad for name in parameters if leaves[name].grad is not None}
-    return logits.detach(), grads, {name: leaves[name] for name in net.statistic_names(width)}
-
-
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("robust", [0.0, 1.0])
 def test_stacked_bases_learn_what_looped_bases_learn(name, robust, monkeypatch):
@@ -62,7 +38,7 @@ def test_stacked_bases_learn_what_looped_bases_learn(name, robust, monkeypatch):
     build = partial(NETS[name], dual=True)
     stacked, looped = Net(build, stacked=True), Net(build, stacked=False)
     weights, x = doubles(stacked, Layout(3, ATOM)), images(name)
-    assert_close(trained(stacked, ATOM, weights, x, robust), trained(looped, ATOM, weights, x, robust))
+    assert_close(stepped(stacked, ATOM, weights, x, robust), stepped(looped, ATOM, weights, x, robust))
     assert_close(stacked.measure(ATOM, weights, x, robust), looped.measure(ATOM, weights, x, robust))
 
 
@@ -125,11 +101,7 @@ def test_a_part_computes_what_the_whole_computes_when_all_else_is_zero(name, shi
 def test_each_end_of_the_dial_trains_one_norm_only(name, robust, used, idle):
     net = Net(partial(NETS[name], dual=True))
     weights = doubles(net, Layout(1, ATOM))
-    _, grads, statistics = trained(net, ATOM, weights, images(name), robust)
-    norms = {entry for entry in net.norm_names(ATOM) if entry in net.parameter_names(ATOM)}
-    assert norms & grads.keys() == {entry for entry in norms if f".{used}." in entry}
-    for entry, value in statistics.items():
-        assert torch.equal(value, weights[entry]) == (f".{idle}." in entry)
+    assert_one_norm_is_trained(net, ATOM, weights, images(name), robust, used, idle)
 
 
 @pytest.mark.parametrize("robust", [0.0, 0.3, 0.5, 1.0])
