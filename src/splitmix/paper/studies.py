@@ -57,9 +57,9 @@ _ATTACKED_DIGITS = {**SHORT_DIGITS, "norm": "tracked"}
 RATE = "learning rate 0.1 for every method, the best for each on validation images (the released code: 0.01 or 0.1)"
 SUBSET = "CIFAR-10's class-balanced subset of 10,000 + 2,000 images in place of 50,000 + 10,000"
 OFFICE = "Office-Caltech10 (4 domains, 96x96 pixels) in place of DomainNet (6 domains, 256x256 pixels)"
-_CIFAR = {"epochs": 1, "batch": 32, "rounds": 50, "cohort": 10, "lr": 0.1, "schedule": "cosine", **PLAIN}
+_CIFAR = {"epochs": 1, "batch": 16, "rounds": 50, "cohort": 10, "lr": 0.1, "schedule": "cosine", **PLAIN}
 _CIFAR_CHANGED = (
-    "50 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 32 instead of 128",
+    "50 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 16 instead of 128",
     "learning rate 0.1 with a cosine for every method (the released code: 0.01 or 0.1 in steps)",
     FEWER,
 )
@@ -140,7 +140,7 @@ STUDIES = {
         "CIFAR10 split evenly, adversarial training",
         {"task": "cifar10", "partition": "iid"},
         {"task": "cifar10-small", "partition": "iid", **_CIFAR, "rounds": 30},
-        ("30 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 32", FEWER),
+        ("30 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 16", FEWER),
         SUBSET,
     ),
     "attacked-cifar10-x1": Study(
@@ -149,7 +149,7 @@ STUDIES = {
         {"task": "cifar10-small", "partition": "iid", **_CIFAR, "rounds": 30},
         (
             "nets of width 1/8 instead of 1",
-            "30 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 32",
+            "30 rounds instead of 400, 10 of 100 clients a round, 1 local epoch instead of 5, batches of 16",
             "norm statistics averaged by the server instead of kept by each client",
             FEWER,
         ),
