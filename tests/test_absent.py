@@ -187,7 +187,7 @@ def test_what_is_usual_goes_on_from_the_report_of_the_round_before():
                 far = {name: value + 7 for name, value in answer.weights.items()} if wild else answer.weights
                 yield replace(answer, weights=far)
 
-    reports, how = [], toy_federation(cohort=None)
+    reports, how = [], replace(toy_federation(cohort=None), clip=5.0)
     whole = federate(METHOD, Leaping(), Net(Tiny), toy_weights(), how, on_round=reports.append)
     before = reports[1]
     resumed = federate(METHOD, Leaping(), Net(Tiny), before.weights, how, start=2, usual=before.usual)

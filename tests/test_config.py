@@ -45,7 +45,7 @@ OTHER = {  # a value for each key that differs from its default
     "min_share": 0.9,
     "repeats": 0,
     "min_updates": 2,
-    "clip": 0.0,
+    "clip": 5.0,
     "max_samples": 999,
     "clients": 4,
     "partition": {"name": "classes", "k": 3},
@@ -226,7 +226,7 @@ def test_a_run_older_than_some_keys_can_be_resumed(tmp_path):
     older = [line for line in to_toml(config).splitlines() if not line.startswith(later)]
     (tmp_path / "config.toml").write_text("\n".join(older))
     check_same_config(tmp_path, to_toml(config))
-    with pytest.raises(UserError, match=r"clip = 5.0 \(now 2.0\)"):
+    with pytest.raises(UserError, match=r"clip = 0.0 \(now 2.0\)"):
         check_same_config(tmp_path, to_toml(make_config({"rounds": 3, "clip": 2})))
 
 

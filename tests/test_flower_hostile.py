@@ -97,7 +97,7 @@ def crowd_run(tamper=None, *, without=None):
     grid.tamper = tamper or grid.tamper
     fleet = Fleet(grid, "{}", 8, 60, lambda note: None)
     fleet.gather(0.1)
-    how = Federation(len(HOSTILITIES), replace(PLAN, batch=8), seed=2)
+    how = Federation(len(HOSTILITIES), replace(PLAN, batch=8), seed=2, clip=5.0)
     weights = federate(METHOD, toy_engine(fleet), net, toy_weights(), how, on_round=reports.append)
     return weights, reports
 

@@ -140,6 +140,7 @@ def test_six_processes_learn_to_the_bit_what_the_simulator_learns(place, plain):
     assert ours["clients"] == theirs["clients"]
     assert len({client["budget"] for client in ours["clients"]}) == 4
     assert (place / "six" / "report.html").exists()
+    assert read_toml(place / "six" / "config.toml")["clip"] == 5.0  # nodes may be anybody's
 
 
 def test_ray_learns_to_the_bit_what_the_simulator_learns(place):

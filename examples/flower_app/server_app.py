@@ -17,7 +17,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    config = make_config({**context.run_config, "norm": "tracked"})  # any setting of `splitmix settings`
+    # any setting of `splitmix settings`; updates of strangers that go too far are shortened
+    config = make_config({"clip": 5.0, **context.run_config, "norm": "tracked"})
 
     # who is there: each node is asked for its client number, budget, and how many images it has
     fleet = Fleet(grid, Settings(config).text(), count=config.clients)

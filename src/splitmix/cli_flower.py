@@ -30,6 +30,7 @@ BUDGETS = "1/8 1/4 1/2 1"
 ENGINES = ("simulator", "flower", "ray")
 MISTAKE = "splitmix: "  # how the server begins a line that tells the user's mistake
 WAIT = 120.0  # seconds for nodes to connect
+STRANGERS = 5.0  # `clip` unless the user sets it: nodes may be anybody's
 State = Annotated[Path, Parameter(name="--state")]
 
 
@@ -251,7 +252,7 @@ def train_elsewhere(where: Elsewhere, given: dict[str, Any], out: Path | None, *
     if site.nodes:  # we know them
         budgets = [node.config["budget"] for node in site.nodes]
         given = {"clients": site.clients, "budgets": {"name": "each", "widths": budgets}, **given}
-    config = make_config(given)
+    config = make_config({"clip": STRANGERS, **given})
     check_config(config)
     folder = out or default_folder(config)
     submit(site, config, folder, terms, resume=resume, command=command)

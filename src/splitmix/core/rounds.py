@@ -75,7 +75,7 @@ class Federation:
     seed: int = 0
     local_norms: bool = False
     run: str = ""  # what answers must name
-    clip: float = 5.0  # an update that moves a base so many times as far as usual is shortened; 0: any distance is fine
+    clip: float = 0.0  # an update that moves a base so many times as far as usual is shortened; 0: any distance is fine
     min_share: float = 0.5  # of the clients with a job must answer, else the round is repeated
     repeats: int = 2  # at most, of one round
     min_updates: int = 1  # a base with fewer keeps its value

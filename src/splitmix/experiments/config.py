@@ -54,7 +54,9 @@ class Config(BaseModel):
     min_share: float = Field(0.5, ge=0, le=1, description="of a round's clients must answer, else it is repeated")
     repeats: int = Field(2, ge=0, description="of one round, before the run is given up")
     min_updates: int = Field(1, ge=1, description="a base that gets fewer in a round keeps its value")
-    clip: float = Field(5.0, ge=0, description="updates that go so many times as far as usual are shortened; 0: never")
+    clip: float = Field(
+        0.0, ge=0, description="updates that go so many times as far as usual are shortened; 0: never; on Flower: 5"
+    )
     max_samples: int | None = Field(None, ge=1, description="clients that register more are not asked; default: any")
     clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
     partition: Setting | None = Field(
@@ -96,7 +98,7 @@ class Config(BaseModel):
 
 
 FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
-LATER = {"min_updates": 1, "clip": 5.0, "max_samples": None, "precision": "full"}  # which older runs do not name
+LATER = {"min_updates": 1, "clip": 0.0, "max_samples": None, "precision": "full"}  # which older runs do not name
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")
