@@ -208,6 +208,11 @@ def test_a_last_batch_of_one_joins_its_neighbour(samples, sizes):
     assert [len(picks) for picks in even_batches(samples, 4)] == sizes
 
 
+@pytest.mark.parametrize(("samples", "sizes"), [(34, [34]), (39, [39]), (40, [32, 8]), (71, [32, 39]), (3, [3])])
+def test_no_step_is_taken_on_a_handful_of_samples(samples, sizes):
+    assert [len(picks) for picks in shuffled(samples, 32, 1, torch_rng_for(0))] == sizes
+
+
 def test_norms_never_leave_the_client():
     update = train(singles(0, 1), bases(0, 1), local_norms=True)
     assert update.weights.keys() == toy_weights().keys() - Net(Tiny).norm_names(ATOM)
