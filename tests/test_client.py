@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from splitmix.core.batches import ClientData, Split, crop_and_flip, even_batches, shuffled
+from splitmix.core.batches import ClientData, Split, crop_and_flip, even_batches, shuffled, step_count
 from splitmix.core.client import calibrate_client, from_moments, score_client, train_client
 from splitmix.core.net import Net
 from splitmix.core.objective import Masked, Plain
@@ -211,6 +211,12 @@ def test_a_last_batch_of_one_joins_its_neighbour(samples, sizes):
 @pytest.mark.parametrize(("samples", "sizes"), [(34, [34]), (39, [39]), (40, [32, 8]), (71, [32, 39]), (3, [3])])
 def test_no_step_is_taken_on_a_handful_of_samples(samples, sizes):
     assert [len(picks) for picks in shuffled(samples, 32, 1, torch_rng_for(0))] == sizes
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 99), st.integers(1, 40), st.integers(1, 3))
+def test_steps_are_counted_as_they_are_taken(samples, batch, epochs):
+    assert step_count(samples, batch, epochs) == len(list(shuffled(samples, batch, epochs, torch_rng_for(0))))
 
 
 def test_norms_never_leave_the_client():

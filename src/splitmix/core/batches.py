@@ -53,8 +53,19 @@ def shuffled(samples: int, batch: int, epochs: int, rng: torch.Generator) -> Ite
     """
     for _ in range(epochs):
         order = torch.randperm(samples, generator=rng)
-        for picks in even_batches(samples, batch, least=max(2, batch // 4)):
+        for picks in even_batches(samples, batch, _least(batch)):
             yield order[picks]
+
+
+def step_count(samples: int, batch: int, epochs: int) -> int:
+    """How many batches `shuffled` makes, without making them."""
+    batches = math.ceil(samples / batch)
+    last = samples - batch * (batches - 1)
+    return epochs * (batches - (batches > 1 and last < _least(batch)))
+
+
+def _least(batch: int) -> int:
+    return max(2, batch // 4)
 
 
 def even_batches(samples: int, batch: int, least: int = 2) -> Iterator[Tensor]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from splitmix.core.batches import step_count
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, cut
 from splitmix.core.types import (
@@ -126,7 +127,7 @@ class Door:
 
     def _checked(self, job: Train, update: Update) -> Update | Fault:
         """The update, if its tensors are what the job asked for, with no base further from the old than it may be."""
-        parts, steps = covering(job.parts), job.plan.epochs * math.ceil(update.samples / job.plan.batch)
+        parts, steps = covering(job.parts), step_count(update.samples, job.plan.batch, job.plan.epochs)
         private = self.net.norm_names(parts[0].width) if job.local_norms else set()
         sent = cut(self.net, self.layout, self.weights, parts)
         old = {name: value for name, value in sent.items() if nested_width(name) is None and name not in private}
