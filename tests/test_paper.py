@@ -46,6 +46,7 @@ PLACES = {  # every table and figure of the paper that shows a result or data, a
     "fig:ex_split_val_acc_converg": 1,
 }
 HOUR = 3600.0
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def test_every_table_and_figure_has_its_entries():
@@ -83,6 +84,14 @@ def test_runs_of_other_seeds_or_in_mixed_precision_are_other_runs(tmp_path):
     assert {job.config.precision for job in mixed} == {"mixed"}
     assert [job.config.seed for job in more] == [4, 4, 4, 5, 5, 5]
     assert not {job.folder for job in usual} & {job.folder for job in (*mixed, *more)}
+
+
+@pytest.mark.parametrize("tuning", json.loads((RESULTS / "rates.json").read_text()), ids=lambda one: one["task"])
+def test_short_trainings_use_the_rates_that_were_best_on_validation_images(tuning, tmp_path):
+    labels = {"Split-Mix": "splitmix", "SHeteroFL": "sheterofl", "FedAvg 1/8": "fedavg 1/8", "FedAvg 1/4": "fedavg 1/8"}
+    jobs = [job for job in jobs_of(ENTRIES.values(), "cpu", Store(tmp_path)) if job.config.task == tuning["task"]]
+    used = {(job.label, job.config.lr) for job in jobs if job.label in labels}
+    assert used == {(label, tuning["chosen"][method]["lr"]) for label, method in labels.items()}
 
 
 @pytest.mark.slow
