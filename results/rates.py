@@ -26,9 +26,8 @@ def lines(tunings: Sequence[Tuning]) -> Iterator[str]:
     yield "# Learning rates on pictures\n"
     yield "The paper's tables at `cpu` scale train for few rounds, where the released rates are not the best. So each"
     yield "method got the same few rates, at the rounds and settings of its entries, and the entries use what was best"
-    yield "on validation images. FedAvg's other widths use the rate of width 1/8. Behind a norm the step of a rescaled"
-    yield "base is eight times as large at the same rate ([errata](../docs/errata.md), point 23), so one rate for all"
-    yield "would not be fair.\n"
+    yield "on validation images. Behind a norm the step of a rescaled base is eight times as large at the same rate"
+    yield "([errata](../docs/errata.md), point 23), so one rate for all would not be fair.\n"
     for tuning in tunings:
         yield f"```sh\n{tuning['command']}\n```\n"
         yield tuning_table(tuning).to_markdown()

@@ -88,7 +88,7 @@ def test_runs_of_other_seeds_or_in_mixed_precision_are_other_runs(tmp_path):
 
 @pytest.mark.parametrize("tuning", json.loads((RESULTS / "rates.json").read_text()), ids=lambda one: one["task"])
 def test_short_trainings_use_the_rates_that_were_best_on_validation_images(tuning, tmp_path):
-    labels = {"Split-Mix": "splitmix", "SHeteroFL": "sheterofl", "FedAvg 1/8": "fedavg 1/8", "FedAvg 1/4": "fedavg 1/8"}
+    labels = {"Split-Mix": "splitmix", "SHeteroFL": "sheterofl", "FedAvg 1/8": "fedavg 1/8"}
     jobs = [job for job in jobs_of(ENTRIES.values(), "cpu", Store(tmp_path)) if job.config.task == tuning["task"]]
     used = {(job.label, job.config.lr) for job in jobs if job.label in labels}
     assert used == {(label, tuning["chosen"][method]["lr"]) for label, method in labels.items()}

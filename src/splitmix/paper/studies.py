@@ -49,7 +49,7 @@ class Study:
             return {"recipe": "paper", **_SMOKE, **kept, **changed}
         if scale == "paper":
             return {"recipe": "paper", **self.paper, **own}
-        method = own["method"] if isinstance(own["method"], str) else own["method"]["name"]
+        method = own["method"] if isinstance(own["method"], str) else " ".join(map(str, own["method"].values()))
         rate = {"lr": self.rates[method]} if method in self.rates else {}
         return {**({"recipe": "paper"} if self.recipe else {}), **self.cpu, **rate, **own}
 
@@ -67,12 +67,12 @@ _CIFAR_CHANGED = (
     "0.1 in steps)",
     FEWER,
 )
-_PICTURES = {"task": "office-caltech10", "rounds": 80, "cohort": 10, "lr": 0.1, "schedule": "cosine", **PLAIN}
-_PICTURES_RATES = {"splitmix": 0.01, "sheterofl": 0.03}
+_PICTURES = {"task": "office-caltech10", "rounds": 80, "cohort": 10, "lr": 0.03, "schedule": "cosine", **PLAIN}
+_PICTURES_RATES = {"splitmix": 0.01, "fedavg 1/8": 0.1}
 _PICTURES_CHANGED = (
     "80 rounds instead of 1000, 10 of 20 clients a round",
     "learning rates with a cosine, the best of four for each on validation images: Split-Mix 0.01, SHeteroFL 0.03, "
-    "FedAvg 0.1, found at width 1/8 (the released code: 0.01, constant)",
+    "FedAvg 0.1 at width 1/8; of two 0.03 at 1/4 and 1/2, and so at 1 (the released code: 0.01, constant)",
     FEWER,
 )
 
