@@ -127,7 +127,14 @@ def _rendered(figure: "Figure", kind: str) -> bytes:
 
 
 def paper(
-    title: str, subtitle: str, inches: float, rows: int = 1, columns: int = 1, *, share_x: bool = True
+    title: str,
+    subtitle: str,
+    inches: float,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    share_x: bool = True,
+    share_y: bool = True,
 ) -> tuple["Figure", list["Axes"]]:
     """A white sheet with a bold title, a grey line below it, and panels that share their scales."""
     from matplotlib.figure import Figure
@@ -139,7 +146,7 @@ def paper(
     figure = Figure(figsize=(_INCHES, inches), layout=engine)
     figure.text(0.018, 1 - 0.1 / inches, "\n".join(lines), va="top", fontsize=10.5, fontweight="bold")
     figure.text(0.018, 1 - (0.13 + 0.19 * len(lines)) / inches, subtitle, va="top", color=GREY)
-    panels = list(figure.subplots(rows, columns, sharex=share_x, sharey=True, squeeze=False).flat)
+    panels = list(figure.subplots(rows, columns, sharex=share_x, sharey=share_y, squeeze=False).flat)
     return figure, panels
 
 

@@ -42,18 +42,20 @@ class Sheet:
     x: str
     widths: bool = False  # the x axis has widths
     columns: int = 3
+    studies: bool = False  # titles begin with a data set, each with a scale of its own
 
 
 @in_style
 def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
-    """Lines in panels with the same scale; one legend for all."""
+    """Lines in panels with the same scale, or one for each data set; one legend for all."""
     drawn = {title: [stroke for stroke in strokes if stroke.points] for title, strokes in found.items()}
     drawn = {title: strokes for title, strokes in drawn.items() if strokes}
     if not drawn:
         raise NothingToDrawError("nothing has been run that could be drawn")
     columns = 2 if len(drawn) == 4 else min(sheet.columns, len(drawn))
     rows = -(-len(drawn) // columns)
-    figure, axes = paper(sheet.title, sheet.subtitle, 1.5 + 2.2 * rows, rows, columns, share_x=sheet.widths)
+    alike = {"share_x": sheet.widths, "share_y": not sheet.studies}
+    figure, axes = paper(sheet.title, sheet.subtitle, 1.5 + 2.2 * rows, rows, columns, **alike)
     for panel, (title, strokes) in zip(axes, drawn.items(), strict=False):
         for stroke in strokes:
             _draw(panel, stroke)
@@ -68,10 +70,23 @@ def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
             panel.locator_params(axis="x", integer=True, min_n_ticks=1, nbins=6)
     for panel in axes[len(drawn) :]:
         panel.set_visible(False)
-    drawing.per_cent_ticks(axes[0])
+    if sheet.studies:
+        _scale(axes, [title.partition(": ")[0] for title in drawn])
+    else:
+        drawing.per_cent_ticks(axes[0])
     looks = {stroke.label: stroke.colour for strokes in drawn.values() for stroke in strokes if not stroke.paper}
     drawing.legend(figure, list(looks), list(looks.values()))
     return Picture(sheet.name, figure)
+
+
+def _scale(axes: Sequence[Any], studies: Sequence[str]) -> None:
+    """The panels of a data set get the same scale."""
+    for study in set(studies):
+        own = [panel for panel, name in zip(axes, studies, strict=False) if name == study]
+        limits = [panel.get_ylim() for panel in own]
+        for panel in own:
+            panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+            drawing.per_cent_ticks(panel)
 
 
 def _draw(axes: Any, stroke: Stroke) -> None:
@@ -191,6 +206,7 @@ def convergence(found: Found) -> Picture:
         "validation accuracy (%) by round",
         "round",
         columns=2,
+        studies=True,
     )
     return panels(what, dict(sorted(sheets.items())))
 
@@ -206,6 +222,7 @@ def full_width(found: Found) -> Picture:
         "How the widest affordable nets learn",
         "validation accuracy (%) by round: FedAvg at width 1/8, the others at 1",
         "round",
+        studies=True,
     )
     return panels(what, sheets)
 

@@ -121,7 +121,9 @@ def html(scale: str, views: Sequence[View], root: Path | None) -> str:
 _CSS = """
 .claims td, .claims th { white-space: normal; vertical-align: top }
 .claims td:nth-child(2) { min-width: 10.5em }
-.cards, dl, .note + .scroll { margin-top: 1.1rem }
+.numbers th[scope="row"] { min-width: 9em; white-space: normal }
+.numbers td, .numbers thead th { padding-inline: .45rem }
+.cards, dl, .note + .scroll, .numbers + .scroll { margin-top: 1.1rem }
 .claims td:last-child { color: var(--grey); font-size: .88rem }
 h2 small { color: var(--grey); font-weight: 400; margin-left: .6em }
 a { color: var(--accent) }
@@ -159,7 +161,7 @@ def _section(view: View, root: Path | None) -> str:
     if view.verdicts:
         content.append(f'<div class="claims">{_bare(verdict_table(view))}</div>')
     if view.rows:
-        content.append(framed(entry_table(view)))
+        content.append(f'<div class="numbers">{framed(entry_table(view))}</div>')
     if (costs := cost_table(view)) is not None:
         content.append(framed(costs))
     drawn = cards(pictures_of(view.found, view.rows, root), ()).replace(_NO_NOTES, "")
