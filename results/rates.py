@@ -7,19 +7,26 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from splitmix.core.files import write_atomically
 from splitmix.experiments.tuning import Tuning, read_tuning, tuning_table
 
-KEPT = ("task", "command", "judged", "rounds", "settings", "chosen", "trials")
+KEPT = ("task", "command", "judged", "rounds", "settings", "chosen")
 
 
 def main() -> None:
     page, *folders = map(Path, sys.argv[1:])
     tunings = [read_tuning(folder / "tuning.json") for folder in folders]
     write_atomically(page, ("\n".join(lines(tunings)) + "\n").encode())
-    rows = [{key: value for key, value in tuning.items() if key in KEPT} for tuning in tunings]
+    rows = [kept(tuning) for tuning in tunings]
     write_atomically(page.with_suffix(".json"), (json.dumps(rows, indent=1) + "\n").encode())
+
+
+def kept(tuning: Tuning) -> dict[str, Any]:
+    """What a reader may check; how long a trial took is left out, as some were finished runs put into the folder."""
+    trials = [{key: value for key, value in trial.items() if key != "seconds"} for trial in tuning["trials"]]
+    return {**{key: value for key, value in tuning.items() if key in KEPT}, "trials": trials}
 
 
 def lines(tunings: Sequence[Tuning]) -> Iterator[str]:
