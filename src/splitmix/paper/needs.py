@@ -10,7 +10,7 @@ from typing import Any
 from splitmix.attacks import find_attack
 from splitmix.core.errors import UserError
 from splitmix.experiments.config import Config, make_config, read_toml
-from splitmix.paper.studies import STUDIES, TINY
+from splitmix.paper.studies import STUDIES, TINY, method_words
 from splitmix.paper.tiny import tiny_folder
 
 DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)
@@ -96,7 +96,6 @@ class Store:
 
 def run_name(config: Config) -> str:
     """A folder's name that people can read and that no other config has."""
-    method = config.method if isinstance(config.method, dict) else {"name": config.method}
-    words = [Path(config.task).name, *(str(value) for value in method.values()), f"s{config.seed}"]
+    words = [Path(config.task).name, *method_words(config.method), f"s{config.seed}"]
     slug = re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower().replace("/", "of")).strip("-")
     return f"{slug}-{config.digest()[:10]}"

@@ -49,9 +49,14 @@ class Study:
             return {"recipe": "paper", **_SMOKE, **kept, **changed}
         if scale == "paper":
             return {"recipe": "paper", **self.paper, **own}
-        method = own["method"] if isinstance(own["method"], str) else " ".join(map(str, own["method"].values()))
+        method = " ".join(method_words(own["method"]))
         rate = {"lr": self.rates[method]} if method in self.rates else {}
         return {**({"recipe": "paper"} if self.recipe else {}), **self.cpu, **rate, **own}
+
+
+def method_words(method: str | Mapping[str, Any]) -> list[str]:
+    """A method as a config names it, in words."""
+    return [method] if isinstance(method, str) else [str(value) for value in method.values()]
 
 
 FEWER = "one seed"
