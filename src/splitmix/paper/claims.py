@@ -7,6 +7,7 @@ from statistics import fmean
 
 Values = Mapping[str, Mapping[str, Sequence[float]]]  # series -> key (mostly a width) -> one number for each seed
 Place = tuple[str, str]  # series and key
+Gap = tuple[Place, Place, float]  # the first is above the second by so much
 
 CLOSE = 0.5  # points: less than this is no difference
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "too close to call", "not known"
@@ -32,11 +33,8 @@ def higher(text: str, *pairs: tuple[Place, Place], by: float = 0.0) -> Claim:
     """The first of each pair is above the second, by so many points or more."""
 
     def judge(values: Values) -> Verdict:
-        found = [(one, other, _mean(values, one), _mean(values, other)) for one, other in pairs]
-        gaps = [(one, other, a - b - by) for one, other, a, b in found if a is not None and b is not None]
-        if len(gaps) < len(pairs) or not gaps:
-            return Verdict(UNKNOWN)
-        return Verdict(_word([gap for *_, gap in gaps]), _told([(one, other, gap + by) for one, other, gap in gaps]))
+        gaps = _gaps(values, pairs)
+        return Verdict(_word([gap - by for *_, gap in gaps]), _told(gaps)) if gaps else Verdict(UNKNOWN)
 
     return Claim(text, judge)
 
@@ -45,12 +43,11 @@ def near(text: str, *pairs: tuple[Place, Place], within: float) -> Claim:
     """The two of each pair differ by so many points at most."""
 
     def judge(values: Values) -> Verdict:
-        found = [(one, other, _mean(values, one), _mean(values, other)) for one, other in pairs]
-        gaps = [(one, other, a - b) for one, other, a, b in found if a is not None and b is not None]
-        if len(gaps) < len(pairs) or not gaps:
+        gaps = _gaps(values, pairs)
+        if not gaps:
             return Verdict(UNKNOWN)
         word = HOLDS if all(abs(gap) <= within for *_, gap in gaps) else FAILS
-        return Verdict(word, _told([(one, other, gap) for one, other, gap in gaps if gap]) or "no difference at all")
+        return Verdict(word, _told([found for found in gaps if found[-1]]) or "no difference at all")
 
     return Claim(text, judge)
 
@@ -96,13 +93,20 @@ def _mean(values: Values, place: Place) -> float | None:
     return fmean(found) if found else None
 
 
+def _gaps(values: Values, pairs: Sequence[tuple[Place, Place]]) -> list[Gap]:
+    """By how much the first of each pair is above the second; nothing if any is not known."""
+    means = [(one, other, _mean(values, one), _mean(values, other)) for one, other in pairs]
+    found = [(one, other, a - b) for one, other, a, b in means if a is not None and b is not None]
+    return found if len(found) == len(pairs) else []
+
+
 def _word(gaps: Sequence[float]) -> str:
     if all(gap > CLOSE for gap in gaps):
         return HOLDS
     return FAILS if any(gap < -CLOSE for gap in gaps) else OPEN
 
 
-def _told(gaps: Sequence[tuple[Place, Place, float]]) -> str:
+def _told(gaps: Sequence[Gap]) -> str:
     """All differences; those of the same two series together."""
     together: dict[tuple[str, str], list[str]] = {}
     for one, other, gap in gaps:
