@@ -10,7 +10,7 @@ from splitmix.core.errors import UserError
 from splitmix.experiments.compare import Bench, planned
 from splitmix.experiments.contenders import parse_contenders, with_rates
 from splitmix.experiments.run import Run
-from splitmix.experiments.tune import Grid, planned_trials, time_left, tune
+from splitmix.experiments.tune import Grid, planned_trials, tune
 from splitmix.experiments.tuning import (
     best_round,
     read_rates,
@@ -139,11 +139,6 @@ def test_a_record_of_another_schema_or_task_is_refused(tmp_path):
         read_rates(tmp_path, "digits")
 
 
-def test_the_time_left_is_judged_by_the_trials_that_are_done():
-    assert time_left(FULL, 2) == " (all in about 20.0 s)"
-    assert time_left(FULL | {"trials": []}, 2) == ""
-
-
 # --- what is tried ------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +207,8 @@ def test_a_search_keeps_a_record_goes_on_where_it_stopped_and_never_tests(tmp_pa
     assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == found
     assert tune(given, grid, tmp_path / "out", bench) == found
     assert len(told) == 4
+    (tmp_path / "out" / "tuning.json").unlink()
+    assert tune(given, grid, tmp_path / "out", bench) == found  # made again from the trials, with the time they took
     tuned = with_rates(grid.contenders, read_rates(tmp_path / "out", given["task"]))
     rates = [plan.config.lr for plan in planned(given, tuned, [1], tmp_path / "compared")]
     assert rates == [found["chosen"]["splitmix"]["lr"], found["chosen"]["heterofl"]["lr"]]

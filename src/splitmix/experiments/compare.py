@@ -1,7 +1,7 @@
 """Comparing methods: the same data, budgets, rounds and seeds for all, in one ordinary run folder each."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -73,7 +73,7 @@ def compare(
         own = [plan for plan in plans if plan.config.seed == seed]
         for plan in own:
             if plan in waiting:
-                bench.say(f"run {plans.index(plan) + 1} of {len(plans)}: {_name(plan)}{time_left(plans)}")
+                bench.say(f"run {plans.index(plan) + 1} of {len(plans)}: {_name(plan)}{_time_left(plans)}")
                 run_once(setups.of(plan.config), plan.folder, bench)
             describe(setups, plan)
         if count < len(seeds) and any(plan in waiting for plan in own):
@@ -171,17 +171,20 @@ def summarise(contenders: Sequence[Contender], seeds: Sequence[int], out: Path, 
     return Comparison(entries, write_comparison(out, entries, command=command))
 
 
-def time_left(plans: Sequence[Planned]) -> str:
-    """How long the unfinished runs may take, judged by the finished ones: of the same method, where there are any."""
-    spent: dict[str, list[float]] = {}
-    for plan in plans:
-        if plan.finished:
-            spent.setdefault(plan.contender.label, []).append(read_result(plan.folder).get("seconds", 0.0))
-    if not spent:
+def time_left(spent: Iterable[tuple[str, float]], waiting: Iterable[str]) -> str:
+    """How long runs of the waiting methods may take, judged by those done: of the same method, where there are any."""
+    times: dict[str, list[float]] = {}
+    for method, seconds in spent:
+        times.setdefault(method, []).append(seconds)
+    if not times:
         return ""
-    typical = fmean(fmean(times) for times in spent.values())
-    left = sum(fmean(spent.get(p.contender.label, [typical])) for p in plans if not p.finished)
-    return f" (all in about {duration(left)})"
+    typical = fmean(map(fmean, times.values()))
+    return f" (all in about {duration(sum(fmean(times.get(method, [typical])) for method in waiting))})"
+
+
+def _time_left(plans: Sequence[Planned]) -> str:
+    done = [(p.contender.label, read_result(p.folder).get("seconds", 0.0)) for p in plans if p.finished]
+    return time_left(done, [p.contender.label for p in plans if not p.finished])
 
 
 def _name(plan: Planned) -> str:

@@ -5,6 +5,7 @@ cannot be printed (which could steer a terminal) are replaced, here, once.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -88,6 +89,11 @@ def read_metrics(folder: Path) -> list[Row]:
         if row is not None:
             rows[tuple(str(row.get(key)) for key in ("kind", "round", "split", "width", "norm"))] = row
     return sorted(rows.values(), key=lambda row: int(row["round"]))
+
+
+def round_seconds(rows: Iterable[Row]) -> float:
+    """How long the rounds of a run took, in however many sittings."""
+    return float(sum(row.get("seconds", 0.0) for row in rows if row["kind"] == "round"))
 
 
 def read_result(folder: Path) -> Result:

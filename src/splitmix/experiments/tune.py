@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from time import perf_counter
 from typing import Any
 
 from splitmix.core.errors import UserError
-from splitmix.experiments.compare import Bench, Planned, Setups, run_once
+from splitmix.experiments.compare import Bench, Planned, Setups, run_once, time_left
 from splitmix.experiments.config import check_same_config, make_config, to_toml
 from splitmix.experiments.contenders import Contender
-from splitmix.experiments.page import duration
-from splitmix.experiments.records import read_metrics
+from splitmix.experiments.records import read_metrics, round_seconds
 from splitmix.experiments.setup import Setup
 from splitmix.experiments.tuning import (
     JUDGED,
@@ -81,7 +78,8 @@ def tune(given: Mapping[str, Any], grid: Grid, out: Path, bench: Bench) -> Tunin
             setups.of(plan.config)  # what cannot run is said before anything is trained
     for place, plan in enumerate(waiting):
         who = f"{plan.contender.label}, lr {plan.config.lr:g}, seed {plan.config.seed}"
-        left = time_left(tuning, len(waiting) - place)
+        spent = [(trial["method"], trial["seconds"]) for trial in tuning["trials"]]
+        left = time_left(spent, [other.contender.label for other in waiting[place:]])
         bench.say(f"trial {plans.index(plan) + 1} of {len(plans)}: {who}{left}")
         tuning = with_trial(tuning, run_trial(setups.of(plan.config), plan, bench))
         write_tuning(out, tuning)
@@ -134,12 +132,12 @@ def begun(out: Path, given: Mapping[str, Any], grid: Grid, command: str) -> Tuni
 
 def run_trial(setup: Setup, plan: Planned, bench: Bench) -> Trial:
     """Train, but do not test: what the validation images say of one rate."""
-    began = perf_counter()
     with suppress(TrainedError):
         run_once(setup, plan.folder, bench, StopBeforeTest())
     served = {str(width) for width in setup.method.widths}
     widths = served & {str(budget) for budget in setup.budgets.at(0)} or served
-    best = best_round(read_metrics(plan.folder), widths)
+    rows = read_metrics(plan.folder)
+    best = best_round(rows, widths)
     return {
         "method": plan.contender.label,
         "lr": plan.config.lr,
@@ -148,12 +146,6 @@ def run_trial(setup: Setup, plan: Planned, bench: Bench) -> Trial:
         "accuracy": best["accuracy"],
         "round": best["round"],
         "widths": best["widths"],
-        "seconds": round(perf_counter() - began, 1),
+        "seconds": round(round_seconds(rows), 1),
         "config": plan.config.digest(),
     }
-
-
-def time_left(tuning: Tuning, trials: int) -> str:
-    """How long some more trials may take, judged by those that are done."""
-    spent = [trial["seconds"] for trial in tuning["trials"]]
-    return f" (all in about {duration(trials * fmean(spent))})" if spent else ""

@@ -16,7 +16,7 @@ from splitmix.experiments.config import Config
 from splitmix.experiments.evaluate import open_run
 from splitmix.experiments.grid import Wish, measure_grid, read_grid, write_grid
 from splitmix.experiments.page import duration
-from splitmix.experiments.records import read_metrics, read_result
+from splitmix.experiments.records import read_metrics, read_result, round_seconds
 from splitmix.paper.catalogue import Entry
 from splitmix.paper.estimates import FINAL, estimate, estimate_grid
 from splitmix.paper.needs import AS_LISTED, DIALS, Attacked, Change, Store
@@ -199,5 +199,4 @@ def spent(jobs: Iterable[Job]) -> float:
 
 
 def _spent(folder: Path) -> float:
-    rounds = sum(row.get("seconds", 0.0) for row in read_metrics(folder) if row["kind"] == "round")
-    return float(max(rounds, read_result(folder).get("seconds", 0.0)))
+    return max(round_seconds(read_metrics(folder)), read_result(folder).get("seconds", 0.0))
