@@ -12,7 +12,7 @@ from typing import Any
 from splitmix.core.files import write_atomically
 from splitmix.experiments.tuning import Tuning, read_tuning, tuning_table
 
-KEPT = ("task", "command", "judged", "rounds", "settings", "chosen")
+KEPT = ("task", "command", "judged", "rounds", "settings", "chosen", "trials")
 
 
 def main() -> None:
@@ -24,9 +24,8 @@ def main() -> None:
 
 
 def kept(tuning: Tuning) -> dict[str, Any]:
-    """What a reader may check; how long a trial took is left out, as some were finished runs put into the folder."""
-    trials = [{key: value for key, value in trial.items() if key != "seconds"} for trial in tuning["trials"]]
-    return {**{key: value for key, value in tuning.items() if key in KEPT}, "trials": trials}
+    """What a reader may check."""
+    return {key: value for key, value in tuning.items() if key in KEPT}
 
 
 def lines(tunings: Sequence[Tuning]) -> Iterator[str]:
