@@ -18,7 +18,7 @@ KEPT = ("task", "command", "judged", "rounds", "settings", "chosen", "trials")
 def main() -> None:
     page, *folders = map(Path, sys.argv[1:])
     tunings = [read_tuning(folder / "tuning.json") for folder in folders]
-    write_atomically(page, ("\n".join(lines(tunings)) + "\n").encode())
+    write_atomically(page, ("\n".join(lines(tunings)).rstrip() + "\n").encode())
     rows = [kept(tuning) for tuning in tunings]
     write_atomically(page.with_suffix(".json"), (json.dumps(rows, indent=1) + "\n").encode())
 
@@ -35,9 +35,16 @@ def lines(tunings: Sequence[Tuning]) -> Iterator[str]:
     yield "on validation images. Behind a norm the step of a rescaled base is eight times as large at the same rate"
     yield "([errata](../docs/errata.md), point 23), so one rate for all would not be fair.\n"
     for tuning in tunings:
+        yield f"## {' '.join([tuning['task'], *split(tuning)])}\n"
         yield f"```sh\n{tuning['command']}\n```\n"
         yield tuning_table(tuning).to_markdown()
         yield f"Seed {', '.join(map(str, tuning['seeds']))}; norms use the statistics of the batch."
+        yield ""
+
+
+def split(tuning: Tuning) -> list[str]:
+    """How the images are dealt out, unless as the task does."""
+    return [f"partition={tuning['settings']['partition']}"] if "partition" in tuning["settings"] else []
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from splitmix.core.batches import flip_and_turn
 from splitmix.core.errors import UserError
 from splitmix.core.random import torch_rng_for
 from splitmix.experiments.compare import Bench
+from splitmix.experiments.config import make_config
 from splitmix.experiments.records import read_metrics
 from splitmix.paper import queue
 from splitmix.paper.catalogue import ENTRIES, find_entries, in_order_of_the_paper
@@ -23,7 +24,7 @@ from splitmix.paper.needs import Change, Store
 from splitmix.paper.printed import MACS, NORMS, PARAMETERS, SCALINGS, TABLE4, WIDTHS
 from splitmix.paper.queue import jobs_of, work
 from splitmix.paper.report import write_report
-from splitmix.paper.studies import SCALES
+from splitmix.paper.studies import SCALES, method_words
 from splitmix.paper.views import View, entry_table
 
 PLACES = {  # every table and figure of the paper that shows a result or data, and how many entries it takes
@@ -86,12 +87,13 @@ def test_runs_of_other_seeds_or_in_mixed_precision_are_other_runs(tmp_path):
     assert not {job.folder for job in usual} & {job.folder for job in (*mixed, *more)}
 
 
-@pytest.mark.parametrize("tuning", json.loads((RESULTS / "rates.json").read_text()), ids=lambda one: one["task"])
+@pytest.mark.parametrize("tuning", json.loads((RESULTS / "rates.json").read_text()), ids=lambda one: one["command"])
 def test_short_trainings_use_the_rates_that_were_best_on_validation_images(tuning, tmp_path):
-    labels = {"Split-Mix": "splitmix", "SHeteroFL": "sheterofl", "FedAvg 1/8": "fedavg 1/8"}
-    jobs = [job for job in jobs_of(ENTRIES.values(), "cpu", Store(tmp_path)) if job.config.task == tuning["task"]]
-    used = {(job.label, job.config.lr) for job in jobs if job.label in labels}
-    assert used == {(label, tuning["chosen"][method]["lr"]) for label, method in labels.items()}
+    tuned, chosen = make_config(tuning["settings"]), tuning["chosen"]
+    jobs = jobs_of(ENTRIES.values(), "cpu", Store(tmp_path))
+    same = [job for job in jobs if (job.config.task, job.config.partition) == (tuned.task, tuned.partition)]
+    used = {(" ".join(method_words(job.config.method)), job.config.lr) for job in same}
+    assert {(method, rate) for method, rate in used if method in chosen} == {(m, c["lr"]) for m, c in chosen.items()}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from rich.console import Console
 from splitmix.cli import app, say
 from splitmix.cli_compare import checked_seeds, make_bench, repeatable
 from splitmix.cli_options import HERE, Flag, Json, Machine, Numbers
-from splitmix.core.errors import unknown
+from splitmix.core.errors import UserError, unknown
 
 paper = App(name="paper", help="The paper's tables and figures: list them, run them, report them.")
 app.command(paper)
@@ -129,6 +129,32 @@ def report_entries(
     files = write_report(checked_scale(scale), folder(out, scale), data_root, change)
     say(files.headline)
     say(f"Report: {files.page}; as Markdown: {files.markdown}; rows: {files.rows}")
+
+
+@paper.command(name="keep")
+def keep_runs(to: Path, *, scale: Scale = "cpu", out: Path | None = None) -> None:
+    """Copy finished runs without their weights: all that a report needs, small enough for a repository.
+
+    Example: splitmix paper keep results/paper --out runs/paper-cpu
+
+    Parameters
+    ----------
+    to
+        Folder for the copies; `paper report` and `paper run` take it as --out.
+    out
+        Folder of the runs; default: runs/paper-SCALE.
+    """
+    from splitmix.paper.catalogue import ENTRIES
+    from splitmix.paper.keep import keep
+    from splitmix.paper.needs import Store
+    from splitmix.paper.queue import jobs_of
+
+    if checked_scale(scale) == "smoke":
+        raise UserError("runs at the scale smoke mean nothing and are quickly made; keep those of cpu or paper")
+    jobs = jobs_of(ENTRIES.values(), scale, Store(folder(out, scale)))
+    copied = keep(jobs, to)
+    done = sum(job.done for job in jobs)
+    say(f"{copied} runs copied, {done - copied} were there; report them with: splitmix paper report --out {to}")
 
 
 def folder(out: Path | None, scale: str) -> Path:

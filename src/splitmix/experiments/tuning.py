@@ -122,7 +122,10 @@ def tuning_table(tuning: Tuning) -> Table:
         for label in tuning["methods"]
     ]
     bold = {(i, f"lr.{chosen[m]['lr']:g}") for i, m in enumerate(tuning["methods"]) if m in chosen}
-    caption = f"Validation accuracy (%): {tuning['judged']}. Bold or starred: the chosen rate. Test images were not looked at."
+    caption = (
+        f"Validation accuracy (%): {tuning['judged']}. Bold or starred: the chosen rate. "
+        "Test images were not looked at."
+    )
     edge = [f"{label} ({found['lr']:g})" for label, found in chosen.items() if found["edge"]]
     if edge:
         caption += f" At the edge of what was tried, so try rates beyond for all: {', '.join(edge)}."

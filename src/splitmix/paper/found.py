@@ -1,4 +1,4 @@
-"""What has been run for an entry, read from the folders of its runs."""
+"""What has been run for an entry, read from the folders of its runs and, where these are gone, from the last report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from splitmix.experiments.grid import Grid, read_grid
 from splitmix.experiments.records import Score, score_groups
 from splitmix.experiments.summary import Record, read_entry
 from splitmix.paper.catalogue import Entry
+from splitmix.paper.memory import Known
 from splitmix.paper.needs import AS_LISTED, Change, Store
 from splitmix.paper.queue import Job, jobs_of
 
@@ -48,13 +49,34 @@ class Found:
     def jobs(self) -> list[Job]:
         return jobs_of([self.entry], self.scale, self.store, self.change)
 
+    @cached_property
+    def remembered(self) -> set[str]:
+        """The runs of the last report, by the hash of their config, whose folders are gone."""
+        known = self.store.reported.get(self.entry.name)
+        return {run["config"] for run in known["runs"] if not self.store.holds(run["config"])} if known else set()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the last report has numbers of runs that are neither here nor asked for any more."""
+        return not self.remembered <= set(self._by_digest)
+
+    @property
+    def memory(self) -> Known | None:
+        """What the last report tells, if that is all that is left of some run."""
+        return self.store.reported[self.entry.name] if self.remembered and not self.lost else None
+
+    @property
+    def known(self) -> list[Job]:
+        """The runs whose numbers are known."""
+        return [job for job in self.jobs if job.done or job.config.digest() in self.remembered]
+
     @property
     def complete(self) -> bool:
-        return all(job.done for job in self.jobs)
+        return len(self.known) == len(self.jobs)
 
     @property
     def begun(self) -> bool:
-        return not self.jobs or any(job.done for job in self.jobs)
+        return not self.jobs or bool(self.known)
 
     @cached_property
     def runs(self) -> dict[str, summary.Entry]:

@@ -10,11 +10,13 @@ from typing import Any
 from splitmix.attacks import find_attack
 from splitmix.core.errors import UserError
 from splitmix.experiments.config import Config, make_config, read_toml
+from splitmix.paper.memory import Known, read_known
 from splitmix.paper.studies import STUDIES, TINY, method_words
 from splitmix.paper.tiny import tiny_folder
 
 DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)
 USUAL_ATTACK, RELEASED_ATTACK = "pgd7", "pgd7-released"  # the paper's, and that of the authors' code
+REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,14 @@ class Store:
         """Where the run of this config is, or will be."""
         return self._known.get(config.digest()) or self.root / run_name(config)
 
-    def finished(self, config: Config) -> bool:
-        return (self.folder(config) / "result.json").exists()
+    def holds(self, digest: str) -> bool:
+        """Whether the folder of a finished run of this config is here."""
+        return digest in self._known and (self._known[digest] / "result.json").exists()
+
+    @cached_property
+    def reported(self) -> dict[str, Known]:
+        """What the last report of these runs tells, by entry."""
+        return read_known(self.out / REPORT)
 
     @cached_property
     def _known(self) -> dict[str, Path]:

@@ -15,6 +15,7 @@ from splitmix.experiments import compare_maps, drawing
 from splitmix.experiments.drawing import GREY, Line, NothingToDrawError, Picture, in_style, paper, shade, short
 from splitmix.paper.found import Found, Row, learning_curve
 from splitmix.paper.printed import SCALINGS, WIDTHS
+from splitmix.paper.rows import turned
 from splitmix.paper.sets import COHORTS, FEDAVG, SHETEROFL, SPLITMIX
 
 Draw = Callable[[], Picture]
@@ -242,29 +243,29 @@ def clock(found: Found, rows: Sequence[Row]) -> Picture:
     return panels(what, {"": strokes})
 
 
-def dials(found: Found) -> Picture:
+def dials(found: Found, rows: Sequence[Row]) -> Picture:
     """Clean accuracy against accuracy under attack; a line for each width, or for each way to train."""
-    sheets: dict[str, list[Stroke]] = {"": []}
-    trained: Line = []
-    for number, (label, grid) in enumerate(found.grids()):
-        widths = list(dict.fromkeys(row["width"] for row in grid["rows"]))
-        if len(grid["rows"]) == 1:
-            row = grid["rows"][0]
-            trained.append((100 * row["attacked"], 100 * row["clean"]))
-            continue
-        for place, width in enumerate(widths):
-            line = [(100 * row["attacked"], 100 * row["clean"]) for row in grid["rows"] if row["width"] == width]
-            several = len(widths) > 1
-            colour = shade(place, len(widths)) if several else HUES[SPLITMIX] if not number else COLOURS[4]
-            sheets[""].append(Stroke(f"{label}, width {width}" if several else label, line, colour))
-    sheets[""].append(Stroke("FedAvg + AT, a training for each point", sorted(trained), GREY))
+    at = {(row.series, row.key): row.mean for row in rows}
+    lines: dict[str, Line] = {}
+    for series in dict.fromkeys(row.series for row in rows):
+        clean, attacked, where = at.get((series, "clean")), at.get((series, "attacked")), turned(series)
+        if clean is not None and attacked is not None:
+            label = where.label if where.dial else "FedAvg + AT, a training for each point"
+            label += f", width {where.width}" if where.width else ""
+            lines.setdefault(label, []).append((attacked, clean))
+    colours = {f"Split-Mix + DAT, width {width}": shade(place, len(WIDTHS)) for place, width in enumerate(WIDTHS)}
+    colours |= {"Split-Mix + DAT": HUES[SPLITMIX], "FedAvg + OAT": COLOURS[4]}
+    strokes = [
+        Stroke(label, line if label in colours else sorted(line), colours.get(label, GREY))
+        for label, line in lines.items()
+    ]
     what = Sheet(
         "dials",
         found.entry.title,
         "accuracy on clean images (%); each point one dial or one training",
         "accuracy under attack (%)",
     )
-    return panels(what, sheets)
+    return panels(what, {"": strokes})
 
 
 @in_style
@@ -319,7 +320,7 @@ def _draws(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
     elif shown == "clock":
         yield partial(clock, found, rows)
     elif shown == "dials":
-        yield partial(dials, found)
+        yield partial(dials, found, rows)
     elif shown == "clients" and found.runs:
         yield partial(compare_maps.client_boxes, list(found.runs.values()))
     elif shown == "domains" and found.runs:

@@ -1,22 +1,26 @@
 """The report: one page and one Markdown file with every entry, the paper's values beside ours, and a verdict in words.
 
-Every number is read from the folders of the runs; `report.json` has them for programs.
+Every number is read from the folders of the runs; `report.json` has them for programs, and for the next report: a run
+whose folder is gone by then is known by its numbers there.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
+from splitmix.data.tasks import task_about
 from splitmix.experiments.grid_report import WEAK
 from splitmix.experiments.page import cards, described, duration, framed, page, section
 from splitmix.paper.catalogue import in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN
 from splitmix.paper.found import Found
-from splitmix.paper.needs import AS_LISTED, Change, Store
+from splitmix.paper.memory import SCHEMA
+from splitmix.paper.needs import AS_LISTED, REPORT, Change, Store
 from splitmix.paper.pictures import pictures_of
 from splitmix.paper.queue import spent
 from splitmix.paper.studies import SCALES
@@ -43,12 +47,23 @@ class Written:
 def write_report(scale: str, out: Path, root: Path | None = None, change: Change = AS_LISTED) -> Written:
     """Read all that has been run at a scale, and write what it says."""
     store = Store(out)
-    views = [View(Found(entry, scale, store, change)) for entry in in_order_of_the_paper()]
-    files = Written(out / "report.html", out / "report.md", out / "report.json", headline(views))
+    views = read_views(scale, store, change)
+    if lost := {*store.reported} - {view.name for view in views if not view.found.lost}:
+        raise UserError(
+            f"'{out / REPORT}' has numbers of {', '.join(sorted(lost))} that this report would not have (of another "
+            "scale, other seeds or older settings), and the folders of these runs are gone; move it away, or give "
+            "another --out"
+        )
+    files = Written(out / "report.html", out / "report.md", out / REPORT, headline(views))
     write_atomically(files.rows, (json.dumps(as_json(scale, views), indent=1, ensure_ascii=False) + "\n").encode())
     write_atomically(files.markdown, ("\n".join(markdown(scale, views)) + "\n").encode())
     write_atomically(files.page, html(scale, views, root).encode())
     return files
+
+
+def read_views(scale: str, store: Store, change: Change = AS_LISTED) -> list[View]:
+    """Every entry with all that is known of it, in the order of the paper."""
+    return [View(Found(entry, scale, store, change)) for entry in in_order_of_the_paper()]
 
 
 def headline(views: Sequence[View]) -> str:
@@ -66,7 +81,7 @@ def headline(views: Sequence[View]) -> str:
 
 def as_json(scale: str, views: Sequence[View]) -> dict[str, Any]:
     """All that a program may want to know."""
-    return {"schema": 1, "scale": scale, "entries": [_entry_json(view) for view in views]}
+    return {"schema": SCHEMA, "scale": scale, "entries": [_entry_json(view) for view in views]}
 
 
 def _entry_json(view: View) -> dict[str, Any]:
@@ -78,7 +93,7 @@ def _entry_json(view: View) -> dict[str, Any]:
         "state": view.state,
         "unit": entry.unit,
         "reduced": entry.reduced(scale),
-        "substitutes": [*substitutes(view)],
+        "substitutes": substitutes(view),
         "rows": [
             {
                 "series": row.series,
@@ -94,12 +109,19 @@ def _entry_json(view: View) -> dict[str, Any]:
             {"claim": claim.text, "ours": mine.word, "evidence": mine.evidence, "paper": theirs.word}
             for claim, mine, theirs in view.verdicts
         ],
-        "runs": [
-            {"label": job.label, "seed": job.config.seed, "folder": job.folder.name, "config": job.config.digest()}
-            for job in view.found.jobs
-            if job.trained
-        ],
+        "runs": [*_runs(view)],
+        **({"attack": told} if (told := attack(view)) else {}),
     }
+
+
+def _runs(view: View) -> Iterator[Mapping[str, Any]]:
+    """All runs whose numbers are known; those without a folder as the last report has them."""
+    for job in view.found.jobs:
+        if job.done:
+            known = {"folder": job.folder.name, "config": job.config.digest(), "seconds": round(spent([job]), 1)}
+            yield {"label": job.label, "seed": job.config.seed, **known}
+    if view.found.memory:
+        yield from (run for run in view.found.memory["runs"] if run["config"] in view.found.remembered)
 
 
 def html(scale: str, views: Sequence[View], root: Path | None) -> str:
@@ -135,9 +157,18 @@ a { color: var(--accent) }
 def _facts(views: Sequence[View]) -> Iterator[str]:
     done = sum(view.found.complete for view in views)
     yield f"<b>{done}</b> of <b>{len(views)}</b> entries are done"
-    jobs = {job.config.digest(): job for view in views for job in view.found.jobs if job.trained}
-    yield f"<b>{len(jobs)}</b> runs"
-    yield f"trained in <b>{duration(spent(jobs.values()))}</b>"
+    runs = {run["config"]: run for view in views for run in _runs(view)}
+    yield f"<b>{len(runs)}</b> runs"
+    yield f"trained in <b>{duration(_seconds(runs.values()))}</b>{_but(runs.values())}"
+
+
+def _seconds(runs: Iterable[Mapping[str, Any]]) -> float:
+    return sum(run.get("seconds", 0.0) for run in runs)
+
+
+def _but(runs: Collection[Mapping[str, Any]]) -> str:
+    untimed = sum("seconds" not in run for run in runs)
+    return f", without {untimed} whose time is not known" if untimed else ""
 
 
 def _contents(views: Sequence[View]) -> str:
@@ -195,31 +226,40 @@ def origin(view: View) -> Iterator[tuple[str, str]]:
         yield "Data", "; ".join(data)
     if view.found.change.mixed and view.found.jobs:
         yield "Precision", "local training in mixed precision (bfloat16)"
-    if entry.shown == "dials":
-        for _, grid in [*view.found.grids()][:1]:
-            yield (
-                "Attack",
-                f"{grid['attack']}, on {grid['samples']:,} test images. {WEAK if grid['weak'] else ''}".strip(),
-            )
+    if told := attack(view):
+        yield "Attack", told
     if seeds := seeds_of(view):
+        runs = [*_runs(view)]
         yield "Seeds", ", ".join(map(str, seeds))
-        yield "Time", f"{duration(spent(view.found.jobs))} for the runs, some of which other entries share"
+        yield "Time", f"{duration(_seconds(runs))} for the runs, some of which other entries share{_but(runs)}"
+    if gone := len(view.found.remembered):
+        yield "Not drawn", f"curves of {gone} of the {len(view.found.known)} runs, of which only these numbers are left"
 
 
-def substitutes(view: View) -> Iterator[str]:
+def attack(view: View) -> str:
+    """What the numbers under attack were measured with, if there are any."""
+    if view.found.entry.shown != "dials":
+        return ""
+    for _, grid in view.found.grids():
+        return f"{grid['attack']}, on {grid['samples']:,} test images. {WEAK if grid['weak'] else ''}".strip()
+    return view.found.memory.get("attack", "") if view.found.memory else ""
+
+
+def substitutes(view: View) -> list[str]:
     """Which data is not the paper's."""
-    yield from view.found.entry.substitutes(view.found.scale)
-    domains = {name for runs in view.found.runs.values() for name in runs.runs[0].result.get("domains", [])}
+    found = view.found
+    told = found.entry.substitutes(found.scale)
+    domains = {name for runs in found.runs.values() for name in runs.runs[0].result.get("domains", [])}
     if "synth_substitute" in domains:
-        yield "a substitute in place of SynthDigits, rendered after its description"
+        told.append("a substitute in place of SynthDigits, rendered after its description")
+    return list(dict.fromkeys([*told, *(found.memory["substitutes"] if found.memory else ())]))
 
 
 def _data(view: View) -> list[str]:
     if view.found.scale == "smoke":
         return ["a few tiny pictures, made on the spot"] if view.found.jobs else []
-    results = [runs.runs[0].result for runs in view.found.runs.values()]
-    told = {result.get("task"): result.get("data", "") for result in results}  # one text for each task
-    return [text.removesuffix("; needs a data root") for text in told.values()]
+    tasks = dict.fromkeys(job.config.task for job in view.found.known)
+    return [task_about(task).removesuffix("; needs a data root") for task in tasks]
 
 
 def command(view: View) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median, pstdev
+from typing import NamedTuple
 
 from splitmix.core.types import Width, parse_width
 from splitmix.experiments.compare_maps import fedavg_domains
@@ -19,9 +20,20 @@ BYTES = 4  # of a parameter
 
 
 def rows_of(found: Found) -> list[Row]:
-    """All rows, the paper's values beside them."""
+    """All rows, the paper's values beside them; what is remembered comes first and counts, runs add what is new."""
     printed = found.entry.printed
-    return [replace(row, printed=printed.get(row.series, {}).get(row.key)) for row in ROWS[found.entry.shown](found)]
+    rows: dict[tuple[str, str], Row] = {}
+    for row in (*_remembered(found), *ROWS[found.entry.shown](found)):
+        known = rows.get((row.series, row.key), row)
+        rows[row.series, row.key] = replace(
+            row, values={**row.values, **known.values}, printed=printed.get(row.series, {}).get(row.key)
+        )
+    return list(rows.values())
+
+
+def _remembered(found: Found) -> Iterator[Row]:
+    for row in found.memory["rows"] if found.memory else ():
+        yield Row(row["series"], row["key"], row["seeds"])
 
 
 def values_of(found: Found, rows: Sequence[Row]) -> Values:
@@ -51,7 +63,7 @@ def _widths(found: Found) -> Iterator[Row]:
 
 def _widths_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
     """What others measured for Split-Mix, where a claim asks for it; only full runs can be held against it."""
-    if OURS in found.runs and found.scale != "smoke":
+    if found.scale != "smoke" and any(row.series == OURS for row in rows):
         for series, values in ((AUTHORS, DIGITS_BY_AUTHORS), (PRINTED, found.entry.printed.get(SPLITMIX, {}))):
             for width, value in values.items():
                 yield Row(series, width, {1: value})
@@ -168,13 +180,30 @@ def _dials(found: Found) -> Iterator[Row]:
 
 def _dials_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
     """By dial at one width, and by width at one dial."""
-    for label, grid in found.grids():
-        for row in grid["rows"]:
-            for kind in ("clean", "attacked"):
-                if row[kind] is not None:
-                    value = {1: 100 * row[kind]}
-                    yield Row(label, f"{kind} at {row['robust']:g}", value)
-                    yield Row(f"{label}, {kind} at {row['robust']:g}", row["width"], value)
+    for row in rows:
+        at = turned(row.series)
+        if at.width:
+            yield Row(f"{at.label}, {row.key} at {at.dial or '0'}", at.width, row.values)
+        else:
+            yield Row(at.label, f"{row.key} at {at.dial or '0'}", row.values)
+
+
+class Turned(NamedTuple):
+    """What was trained, and where its dials stood; empty: it has but one."""
+
+    label: str
+    width: str = ""
+    dial: str = ""
+
+
+def turned(series: str) -> Turned:
+    """The parts of a series of dials.
+
+    >>> turned("FedAvg + AT 0.5"), turned("Split-Mix + DAT, width 1/8, dial 0.2")
+    (Turned(label='FedAvg + AT 0.5', width='', dial=''), Turned(label='Split-Mix + DAT', width='1/8', dial='0.2'))
+    """
+    label, *parts = series.split(", ")
+    return Turned(label, **dict(part.split() for part in parts))
 
 
 def _layers(found: Found) -> Iterator[Row]:

@@ -64,7 +64,7 @@ class View:
         jobs = self.found.jobs
         if self.found.complete:
             return "done"
-        return f"{sum(job.done for job in jobs)} of {len(jobs)} runs done" if self.found.begun else "not run yet"
+        return f"{len(self.found.known)} of {len(jobs)} runs done" if self.found.begun else "not run yet"
 
     @property
     def verdict(self) -> str:
@@ -221,4 +221,4 @@ def signed(value: float | None) -> str:
 
 
 def seeds_of(view: View) -> Sequence[int]:
-    return sorted({job.config.seed for job in view.found.jobs if job.trained})
+    return sorted({job.config.seed for job in view.found.known})

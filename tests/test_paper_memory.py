@@ -1,0 +1,121 @@
+"""Evidence outlives the machine it was made on: runs are kept without weights, and reports remember their numbers."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fake_runs import fake_run
+from splitmix.cli import main
+from splitmix.core.errors import UserError
+from splitmix.experiments.config import to_toml
+from splitmix.paper.catalogue import ENTRIES
+from splitmix.paper.found import Found
+from splitmix.paper.needs import Change, Store
+from splitmix.paper.queue import jobs_of
+from splitmix.paper.report import as_json, markdown, read_views, write_report
+from splitmix.paper.views import View
+
+RESULTS = Path(__file__).parents[1] / "results"
+ENTRY = ENTRIES["weighting-digits"]
+
+
+@pytest.fixture
+def out(tmp_path):
+    """The runs of an entry, made by hand."""
+    for number, job in enumerate(jobs_of([ENTRY], "cpu", Store(tmp_path / "out"))):
+        fake_run(job.folder, accuracy=0.7 + 0.01 * number)
+        (job.folder / "config.toml").write_text(to_toml(job.config))
+        (job.folder / "checkpoints").mkdir()
+        (job.folder / "checkpoints" / "round-20.safetensors").write_bytes(b"weights")
+    return tmp_path / "out"
+
+
+def told(out):
+    """What a report says of the entry, but for its folders and times."""
+    view = View(Found(ENTRY, "cpu", Store(out)))
+    return view.state, view.rows, [mine for _, mine, _ in view.verdicts]
+
+
+def forget(out, *labels):
+    """The folders of some runs are gone."""
+    for job in jobs_of([ENTRY], "cpu", Store(out)):
+        if not labels or job.label in labels:
+            shutil.rmtree(job.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [(), ("Split-Mix",), ("SHeteroFL", "SHeteroFL, released weights")])
+def test_a_report_remembers_the_numbers_of_runs_whose_folders_are_gone(out, gone):
+    before = told(out)
+    write_report("cpu", out)
+    forget(out, *gone)
+    assert told(out) == before
+    files = write_report("cpu", out)
+    assert told(out) == before
+    assert f"- Not drawn: curves of {len(gone) or 3} of the 3 runs" in files.markdown.read_text()
+
+
+@pytest.mark.slow
+def test_runs_that_are_here_count_and_not_what_was_said_of_them(out):
+    files = write_report("cpu", out)
+    files.rows.write_text(files.rows.read_text().replace('"1": 7', '"1": 1'))
+    assert told(out)[1][0].values == {1: 70.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "change"), [("smoke", Change()), ("cpu", Change((5,))), ("cpu", Change(mixed=True))])
+def test_numbers_that_are_left_alone_are_not_overwritten_by_a_report_without_them(out, scale, change):
+    files = write_report("cpu", out)
+    forget(out)
+    kept = files.rows.read_bytes()
+    with pytest.raises(UserError, match=r"weighting-digits that this report would not have .* move it"):
+        write_report(scale, out, change=change)
+    assert files.rows.read_bytes() == kept
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', '{"schema": 2, "entries": []}', "[" * 100_000])
+def test_a_damaged_report_is_refused_in_a_sentence(tmp_path, text, capsys):
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(SystemExit) as end:
+        main(["paper", "report", "--out", str(tmp_path)])
+    assert end.value.code == 2
+    assert "move it away" in capsys.readouterr().err
+    assert (tmp_path / "report.json").read_text() == text
+
+
+def test_kept_runs_tell_the_same_without_weights(out, tmp_path, capsys):
+    before, to = told(out), tmp_path / "kept"
+    main(["paper", "keep", str(to), "--out", str(out)])
+    assert "3 runs copied, 0 were there" in capsys.readouterr().out
+    assert not list(to.rglob("*.safetensors"))
+    forget(out)
+    assert told(to) == before
+    curve = [
+        row["accuracy"] for row in View(Found(ENTRY, "cpu", Store(to))).found.runs["Split-Mix"].runs[0].metrics[-4:]
+    ]
+    assert curve == pytest.approx([0.7, 0.72, 0.74, 0.76])
+
+
+def test_a_kept_run_is_not_copied_twice(out, tmp_path, capsys):
+    for said in ("3 runs copied, 0 were there", "0 runs copied, 3 were there"):
+        main(["paper", "keep", str(tmp_path / "kept"), "--out", str(out)])
+        assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(["--scale", "smoke"], "mean nothing"), ([], "are in"), (["--scale", "gpu"], "unknown scale 'gpu'")],
+)
+def test_mistakes_in_keeping_are_one_sentence(words, sentence, out, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["paper", "keep", str(out), "--out", str(out), *words])
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_stored_report_is_what_the_stored_runs_say():
+    views = read_views("cpu", Store(RESULTS / "paper"))
+    assert json.loads((RESULTS / "paper" / "report.json").read_text()) == as_json("cpu", views)
+    assert (RESULTS / "paper" / "report.md").read_text() == "\n".join(markdown("cpu", views)) + "\n"
