@@ -54,7 +54,7 @@ def test_a_report_remembers_the_numbers_of_runs_whose_folders_are_gone(out, gone
     assert told(out) == before
     files = write_report("cpu", out)
     assert told(out) == before
-    assert f"- Not drawn: curves of {len(gone) or 3} of the 3 runs" in files.markdown.read_text()
+    assert f"- Records: of {len(gone) or 3} of the 3 runs only these numbers" in files.markdown.read_text()
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ class KnownRun(TypedDict):
     seed: int
     folder: str
     config: str
-    seconds: NotRequired[float]
 
 
 class Known(TypedDict):
@@ -38,6 +37,7 @@ class Known(TypedDict):
     rows: list[KnownRow]
     runs: list[KnownRun]
     substitutes: list[str]
+    seconds: float  # of all its runs
     attack: NotRequired[str]
 
 

@@ -5,7 +5,7 @@ whose folder is gone by then is known by its numbers there.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -110,6 +110,7 @@ def _entry_json(view: View) -> dict[str, Any]:
             for claim, mine, theirs in view.verdicts
         ],
         "runs": [*_runs(view)],
+        "seconds": seconds(view),
         **({"attack": told} if (told := attack(view)) else {}),
     }
 
@@ -118,7 +119,7 @@ def _runs(view: View) -> Iterator[Mapping[str, Any]]:
     """All runs whose numbers are known; those without a folder as the last report has them."""
     for job in view.found.jobs:
         if job.done:
-            known = {"folder": job.folder.name, "config": job.config.digest(), "seconds": round(spent([job]), 1)}
+            known = {"folder": job.folder.name, "config": job.config.digest()}
             yield {"label": job.label, "seed": job.config.seed, **known}
     if view.found.memory:
         yield from (run for run in view.found.memory["runs"] if run["config"] in view.found.remembered)
@@ -157,18 +158,10 @@ a { color: var(--accent) }
 def _facts(views: Sequence[View]) -> Iterator[str]:
     done = sum(view.found.complete for view in views)
     yield f"<b>{done}</b> of <b>{len(views)}</b> entries are done"
-    runs = {run["config"]: run for view in views for run in _runs(view)}
-    yield f"<b>{len(runs)}</b> runs"
-    yield f"trained in <b>{duration(_seconds(runs.values()))}</b>{_but(runs.values())}"
-
-
-def _seconds(runs: Iterable[Mapping[str, Any]]) -> float:
-    return sum(run.get("seconds", 0.0) for run in runs)
-
-
-def _but(runs: Collection[Mapping[str, Any]]) -> str:
-    untimed = sum("seconds" not in run for run in runs)
-    return f", without {untimed} whose time is not known" if untimed else ""
+    jobs = {job.config.digest(): job for view in views for job in view.found.known}
+    yield f"<b>{len(jobs)}</b> runs"
+    if not any(view.found.remembered for view in views):
+        yield f"trained in <b>{duration(spent(jobs.values()))}</b>"
 
 
 def _contents(views: Sequence[View]) -> str:
@@ -229,11 +222,18 @@ def origin(view: View) -> Iterator[tuple[str, str]]:
     if told := attack(view):
         yield "Attack", told
     if seeds := seeds_of(view):
-        runs = [*_runs(view)]
         yield "Seeds", ", ".join(map(str, seeds))
-        yield "Time", f"{duration(_seconds(runs))} for the runs, some of which other entries share{_but(runs)}"
+        yield "Time", f"{duration(seconds(view))} for the runs, some of which other entries share"
     if gone := len(view.found.remembered):
-        yield "Not drawn", f"curves of {gone} of the {len(view.found.known)} runs, of which only these numbers are left"
+        yield "Records", f"of {gone} of the {len(view.found.known)} runs only these numbers are left, no curves"
+
+
+def seconds(view: View) -> float:
+    """How long the runs took: what the last report tells of its own, and all others that are here."""
+    told = view.found.memory
+    known = {run["config"] for run in told["runs"]} if told else set()
+    new = spent(job for job in view.found.jobs if job.config.digest() not in known)
+    return round(new + (told["seconds"] if told else 0.0), 1)
 
 
 def attack(view: View) -> str:
