@@ -63,8 +63,8 @@ def table1_digits(scale: str) -> list[Need]:
 
 
 def pick(needs: Needs, labels: Sequence[str]) -> Needs:
-    """Only those with these labels."""
-    return lambda scale: [need for need in needs(scale) if need.label in labels]
+    """Only those with these labels, and one seed: what is drawn of single runs."""
+    return lambda scale: [replace(need, seeds=need.seeds[:1]) for need in needs(scale) if need.label in labels]
 
 
 def curves(studies: Sequence[str], labels: Sequence[str] = (*FEDAVG, SHETEROFL)) -> Needs:
@@ -75,7 +75,7 @@ def curves(studies: Sequence[str], labels: Sequence[str] = (*FEDAVG, SHETEROFL))
         for study in studies:
             every = table1_digits if study == "digits" else sized(study)
             own = pick(every, labels)(scale)
-            found += [Need(f"{study}: {need.label}", study, need.own, need.seeds[:1]) for need in own]
+            found += [replace(need, label=f"{study}: {need.label}") for need in own]
         return found
 
     return needs
@@ -91,8 +91,7 @@ def wall_clock(scale: str) -> list[Need]:
     labels = (FEDAVG[0], SPLITMIX, SHETEROFL)
     seeds = (1,) if scale == "smoke" else (1, 2, 3)
     timed = [Need(f"time of {label}", "clock", {"method": METHODS[label]}, seeds) for label in labels]
-    drawn = [need for need in table1_digits(scale) if need.label in labels]
-    return [*timed, *(Need(need.label, need.study, need.own, need.seeds[:1]) for need in drawn)]
+    return [*timed, *pick(table1_digits, labels)(scale)]
 
 
 def budgets(names: Sequence[str], peer: str = SHETEROFL) -> Needs:
