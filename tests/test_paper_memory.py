@@ -1,6 +1,7 @@
 """Evidence outlives the machine it was made on: runs are kept without weights, and reports remember their numbers."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -116,6 +117,14 @@ def test_mistakes_in_keeping_are_one_sentence(words, sentence, out, capsys):
 
 
 def test_the_stored_report_is_what_the_stored_runs_say():
-    views = read_views("cpu", Store(RESULTS / "paper"))
+    views, text = read_views("cpu", Store(RESULTS / "paper")), (RESULTS / "paper" / "report.md").read_text()
     assert json.loads((RESULTS / "paper" / "report.json").read_text()) == as_json("cpu", views)
-    assert (RESULTS / "paper" / "report.md").read_text() == "\n".join(markdown("cpu", views)) + "\n"
+    bare = "\n".join(markdown("cpu", views, {view.name: () for view in views})) + "\n"
+    assert re.sub(r"!\[.*\]\(.*\)\n\n", "", text) == bare
+
+
+def test_the_stored_report_has_the_pictures_that_it_names():
+    folder = RESULTS / "paper"
+    named = re.findall(r"!\[.+\]\((.+)\)", (folder / "report.md").read_text())
+    assert named
+    assert {folder / name for name in named} == set((folder / "figures").iterdir())

@@ -6,6 +6,7 @@ whose folder is gone by then is known by its numbers there.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.data.tasks import task_about
+from splitmix.experiments.drawing import NothingToDrawError, Picture, save
 from splitmix.experiments.grid_report import WEAK
-from splitmix.experiments.page import cards, described, duration, framed, page, section
+from splitmix.experiments.page import described, duration, framed, page, section
 from splitmix.paper.catalogue import in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN
 from splitmix.paper.found import Found
@@ -26,6 +28,8 @@ from splitmix.paper.queue import spent
 from splitmix.paper.studies import SCALES
 from splitmix.paper.views import View, cost_table, entry_table, seeds_of, verdict_table
 
+Pictures = Mapping[str, Sequence[Picture]]  # by entry
+FIGURES = "figures"  # where those of the Markdown file are
 NOTES = (
     "Accuracy is a mean over clients, each on its own test images; the norm layers use the statistics of the test "
     "batch, as in the paper, unless said otherwise.",
@@ -55,10 +59,25 @@ def write_report(scale: str, out: Path, root: Path | None = None, change: Change
             "another --out"
         )
     files = Written(out / "report.html", out / "report.md", out / REPORT, headline(views))
+    pictures = {view.name: [*_drawn(view, root)] for view in views}
     write_atomically(files.rows, (json.dumps(as_json(scale, views), indent=1, ensure_ascii=False) + "\n").encode())
-    write_atomically(files.markdown, ("\n".join(markdown(scale, views)) + "\n").encode())
-    write_atomically(files.page, html(scale, views, root).encode())
+    write_atomically(files.markdown, ("\n".join(markdown(scale, views, pictures)) + "\n").encode())
+    write_atomically(files.page, html(scale, views, pictures).encode())
+    for picture in (picture for view in views for picture in _shared(view, pictures)):
+        save(picture, out / FIGURES / f"{picture.name}.svg")
     return files
+
+
+def _drawn(view: View, root: Path | None) -> Iterator[Picture]:
+    """Each picture for which there is enough to draw."""
+    for draw in pictures_of(view.found, view.rows, root) if view.found.begun else ():
+        with suppress(NothingToDrawError):
+            yield draw()
+
+
+def _shared(view: View, pictures: Pictures) -> Sequence[Picture]:
+    """Those that may stand in a repository: others hold images of the data."""
+    return pictures[view.name] if view.found.entry.shown != "samples" else ()
 
 
 def read_views(scale: str, store: Store, change: Change = AS_LISTED) -> list[View]:
@@ -125,7 +144,7 @@ def _runs(view: View) -> Iterator[Mapping[str, Any]]:
         yield from (run for run in view.found.memory["runs"] if run["config"] in view.found.remembered)
 
 
-def html(scale: str, views: Sequence[View], root: Path | None) -> str:
+def html(scale: str, views: Sequence[View], pictures: Pictures) -> str:
     """The page; sample images are part of it, so it may show images that it holds itself."""
     made = page(
         title="Split-Mix: the paper's evidence",
@@ -134,7 +153,7 @@ def html(scale: str, views: Sequence[View], root: Path | None) -> str:
         facts=_facts(views),
         sections=[
             section("Overview", _contents(views)),
-            *(f'<div id="{view.name}">{_section(view, root)}</div>\n' for view in views),
+            *(f'<div id="{view.name}">{_section(view, pictures[view.name])}</div>\n' for view in views),
         ],
     )
     made = made.replace("default-src 'none'; style-src", "default-src 'none'; img-src data:; style-src", 1)
@@ -175,7 +194,7 @@ def _contents(views: Sequence[View]) -> str:
     return f'<div class="scroll"><table><thead>{head}</thead><tbody>{"".join(lines)}</tbody></table></div>{notes}\n'
 
 
-def _section(view: View, root: Path | None) -> str:
+def _section(view: View, pictures: Sequence[Picture]) -> str:
     entry = view.found.entry
     title = f"{entry.place}: {entry.title}"
     if not view.found.begun:
@@ -188,14 +207,12 @@ def _section(view: View, root: Path | None) -> str:
         content.append(f'<div class="numbers">{framed(entry_table(view))}</div>')
     if (costs := cost_table(view)) is not None:
         content.append(framed(costs))
-    drawn = cards(pictures_of(view.found, view.rows, root), ()).replace(_NO_NOTES, "")
-    if entry.shown == "samples" and "<figure>" not in drawn:
-        drawn = '<p class="waiting">The data is not at hand; set SPLITMIX_DATA or --data-root.</p>'
-    content += [drawn, described((name, text) for name, text in _origin(view))]
-    return section(title, *content)
-
-
-_NO_NOTES = '<div class="notes">\n<h3>What these numbers mean</h3>\n<ul>\n</ul>\n</div>\n'
+    if pictures:
+        figures = "".join(f"<figure>{picture.svg()}</figure>\n" for picture in pictures)
+        content.append(f'<div class="cards">\n{figures}</div>\n')
+    elif entry.shown == "samples":
+        content.append('<p class="waiting">The data is not at hand; set SPLITMIX_DATA or --data-root.</p>')
+    return section(title, *content, described(_origin(view)))
 
 
 def _bare(table: Any) -> str:
@@ -266,8 +283,8 @@ def command(view: View) -> str:
     return f"splitmix paper run {view.name} --scale {view.found.scale}"
 
 
-def markdown(scale: str, views: Sequence[View]) -> Iterator[str]:
-    """The same for a repository, without pictures."""
+def markdown(scale: str, views: Sequence[View], pictures: Pictures) -> Iterator[str]:
+    """The same for a repository, with pictures in files beside it."""
     yield f"# The paper's evidence, at the scale {scale}\n"
     yield f"{SCALES[scale][0].upper()}{SCALES[scale][1:]}. {headline(views)}\n"
     yield from (f"- {note}" for note in NOTES)
@@ -287,6 +304,7 @@ def markdown(scale: str, views: Sequence[View]) -> Iterator[str]:
             yield _untitled(entry_table(view).to_markdown())
         if (costs := cost_table(view)) is not None:
             yield _untitled(costs.to_markdown())
+        yield from (f"![{one.alt}]({FIGURES}/{one.name}.svg)\n" for one in _shared(view, pictures))
         yield f"- Command: `{command(view)}`"
         yield from (f"- {name}: {text}" for name, text in origin(view))
 
