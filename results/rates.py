@@ -1,31 +1,20 @@
-"""The learning rates behind the short trainings on pictures: what `splitmix tune` tried, as one page.
+"""The learning rates behind the short trainings on pictures: the records in `results/rates`, as one page.
 
-python results/rates.py results/rates.md TUNED [TUNED ...]
+python results/rates.py
 """
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from splitmix.core.files import write_atomically
 from splitmix.experiments.tuning import Tuning, read_tuning, tuning_table
 
-KEPT = ("task", "command", "judged", "rounds", "settings", "chosen", "trials")
+RATES = Path(__file__).with_suffix("")
 
 
 def main() -> None:
-    page, *folders = map(Path, sys.argv[1:])
-    tunings = [read_tuning(folder / "tuning.json") for folder in folders]
-    write_atomically(page, ("\n".join(lines(tunings)).rstrip() + "\n").encode())
-    rows = [kept(tuning) for tuning in tunings]
-    write_atomically(page.with_suffix(".json"), (json.dumps(rows, indent=1) + "\n").encode())
-
-
-def kept(tuning: Tuning) -> dict[str, Any]:
-    """What a reader may check."""
-    return {key: value for key, value in tuning.items() if key in KEPT}
+    tunings = [read_tuning(file) for file in sorted(RATES.glob("*/tuning.json"))]
+    write_atomically(RATES.with_suffix(".md"), ("\n".join(lines(tunings)).rstrip() + "\n").encode())
 
 
 def lines(tunings: Sequence[Tuning]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from splitmix.core.random import torch_rng_for
 from splitmix.experiments.compare import Bench
 from splitmix.experiments.config import make_config
 from splitmix.experiments.records import read_metrics
+from splitmix.experiments.tuning import read_tuning
 from splitmix.paper import queue
 from splitmix.paper.catalogue import ENTRIES, find_entries, in_order_of_the_paper
 from splitmix.paper.claims import FAILS, HOLDS, OPEN, UNKNOWN, grows, higher, near, times
@@ -87,8 +88,9 @@ def test_runs_of_other_seeds_or_in_mixed_precision_are_other_runs(tmp_path):
     assert not {job.folder for job in usual} & {job.folder for job in (*mixed, *more)}
 
 
-@pytest.mark.parametrize("tuning", json.loads((RESULTS / "rates.json").read_text()), ids=lambda one: one["command"])
-def test_short_trainings_use_the_rates_that_were_best_on_validation_images(tuning, tmp_path):
+@pytest.mark.parametrize("file", sorted((RESULTS / "rates").glob("*/tuning.json")), ids=lambda file: file.parent.name)
+def test_short_trainings_use_the_rates_that_were_best_on_validation_images(file, tmp_path):
+    tuning = read_tuning(file)
     tuned, chosen = make_config(tuning["settings"]), tuning["chosen"]
     jobs = jobs_of(ENTRIES.values(), "cpu", Store(tmp_path))
     same = [job for job in jobs if (job.config.task, job.config.partition) == (tuned.task, tuned.partition)]

@@ -303,7 +303,7 @@ def _named(name: str, draw: Draw) -> Picture:
 
 
 def _draws(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
-    shown = found.entry.shown
+    shown, whole = found.entry.shown, bool(found.runs) and not found.remembered  # to hold runs against each other
     if shown == "widths":
         yield partial(by_width, found, rows)
     elif shown == "ablation":
@@ -317,13 +317,13 @@ def _draws(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
         yield partial(convergence, found)
     elif shown == "full-width":
         yield partial(full_width, found)
-    elif shown == "clock":
+    elif shown == "clock" and whole:
         yield partial(clock, found, rows)
     elif shown == "dials":
         yield partial(dials, found, rows)
-    elif shown == "clients" and found.runs:
+    elif shown == "clients" and whole:
         yield partial(compare_maps.client_boxes, list(found.runs.values()))
-    elif shown == "domains" and found.runs:
+    elif shown == "domains" and whole:
         yield partial(compare_maps.coverage, found.picked(SPLITMIX, SHETEROFL))
         yield partial(compare_maps.domain_losses, list(found.runs.values()))
     elif shown == "samples":
