@@ -25,23 +25,28 @@ ENTRY = ENTRIES["weighting-digits"]
 @pytest.fixture
 def out(tmp_path):
     """The runs of an entry, made by hand."""
-    for number, job in enumerate(jobs_of([ENTRY], "cpu", Store(tmp_path / "out"))):
-        fake_run(job.folder, accuracy=0.7 + 0.01 * number)
-        (job.folder / "config.toml").write_text(to_toml(job.config))
-        (job.folder / "checkpoints").mkdir()
-        (job.folder / "checkpoints" / "round-20.safetensors").write_bytes(b"weights")
+    make(tmp_path / "out", ENTRY)
     return tmp_path / "out"
 
 
-def told(out):
-    """What a report says of the entry, but for its folders and times."""
-    view = View(Found(ENTRY, "cpu", Store(out)))
+def make(out, entry, *labels):
+    for number, job in enumerate(jobs_of([entry], "cpu", Store(out))):
+        if not labels or job.label in labels:
+            fake_run(job.folder, job.config.method, accuracy=0.7 + 0.01 * number)
+            (job.folder / "config.toml").write_text(to_toml(job.config))
+            (job.folder / "checkpoints").mkdir()
+            (job.folder / "checkpoints" / "round-20.safetensors").write_bytes(b"weights")
+
+
+def told(out, entry=ENTRY):
+    """What a report says of an entry, but for its folders and times."""
+    view = View(Found(entry, "cpu", Store(out)))
     return view.state, view.rows, [mine for _, mine, _ in view.verdicts]
 
 
-def forget(out, *labels):
+def forget(out, *labels, entry=ENTRY):
     """The folders of some runs are gone."""
-    for job in jobs_of([ENTRY], "cpu", Store(out)):
+    for job in jobs_of([entry], "cpu", Store(out)):
         if not labels or job.label in labels:
             shutil.rmtree(job.folder)
 
@@ -56,6 +61,32 @@ def test_a_report_remembers_the_numbers_of_runs_whose_folders_are_gone(out, gone
     files = write_report("cpu", out)
     assert told(out) == before
     assert f"- Records: of {len(gone) or 3} of the 3 runs only these numbers" in files.markdown.read_text()
+
+
+@pytest.mark.slow
+def test_new_runs_are_added_to_remembered_ones(out):
+    before = told(out)
+    forget(out, "SHeteroFL")
+    write_report("cpu", out)
+    forget(out, "Split-Mix")
+    make(out, ENTRY, "SHeteroFL")
+    state, rows, verdicts = told(out)
+    assert (state, verdicts) == (before[0], before[2])
+    assert {(row.series, row.key): row for row in rows} == {(row.series, row.key): row for row in before[1]}
+
+
+@pytest.mark.slow
+def test_a_new_run_is_not_added_to_remembered_numbers_of_several_runs_at_once(tmp_path):
+    entry = ENTRIES["domains-digits"]
+    make(tmp_path, entry, "Split-Mix", "SHeteroFL", "FedAvg 1/8")
+    before = told(tmp_path, entry)
+    assert before[0] == "3 of 6 runs done"
+    write_report("cpu", tmp_path)
+    forget(tmp_path, "Split-Mix", entry=entry)
+    make(tmp_path, entry, "FedAvg 1")
+    assert told(tmp_path, entry) == before
+    make(tmp_path, entry, "Split-Mix")
+    assert told(tmp_path, entry)[0] == "4 of 6 runs done"
 
 
 @pytest.mark.slow

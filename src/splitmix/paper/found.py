@@ -16,6 +16,7 @@ from splitmix.paper.needs import AS_LISTED, Change, Store
 from splitmix.paper.queue import Job, jobs_of
 
 NORM = "batch"  # the paper scores with the statistics of the test batch
+TOGETHER = ("domains",)  # shown are numbers of several runs at once: a new run cannot be added to remembered ones
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,16 @@ class Found:
 
     @property
     def known(self) -> list[Job]:
-        """The runs whose numbers are known."""
+        """The runs that the numbers are of."""
+        if self.memory and not self.mixed:
+            told = {run["config"] for run in self.memory["runs"]}
+            return [job for job in self.jobs if job.config.digest() in told]
         return [job for job in self.jobs if job.done or job.config.digest() in self.remembered]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether new runs add to what is remembered."""
+        return self.memory is None or self.entry.shown not in TOGETHER
 
     @property
     def complete(self) -> bool:

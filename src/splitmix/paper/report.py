@@ -136,7 +136,7 @@ def _entry_json(view: View) -> dict[str, Any]:
 
 def _runs(view: View) -> Iterator[Mapping[str, Any]]:
     """All runs whose numbers are known; those without a folder as the last report has them."""
-    for job in view.found.jobs:
+    for job in view.found.known:
         if job.done:
             known = {"folder": job.folder.name, "config": job.config.digest()}
             yield {"label": job.label, "seed": job.config.seed, **known}
@@ -249,7 +249,7 @@ def seconds(view: View) -> float:
     """How long the runs took: what the last report tells of its own, and all others that are here."""
     told = view.found.memory
     known = {run["config"] for run in told["runs"]} if told else set()
-    new = spent(job for job in view.found.jobs if job.config.digest() not in known)
+    new = spent(job for job in view.found.known if job.config.digest() not in known)
     return round(new + (told["seconds"] if told else 0.0), 1)
 
 

@@ -23,7 +23,7 @@ def rows_of(found: Found) -> list[Row]:
     """All rows, the paper's values beside them; what is remembered comes first and counts, runs add what is new."""
     printed = found.entry.printed
     rows: dict[tuple[str, str], Row] = {}
-    for row in (*_remembered(found), *ROWS[found.entry.shown](found)):
+    for row in (*_remembered(found), *(ROWS[found.entry.shown](found) if found.mixed else ())):
         known = rows.get((row.series, row.key), row)
         rows[row.series, row.key] = replace(
             row, values={**row.values, **known.values}, printed=printed.get(row.series, {}).get(row.key)
@@ -108,9 +108,11 @@ def _full_width(found: Found) -> Iterator[Row]:
     for label, runs in found.runs.items():
         yield Row(label, runs.widths[-1], {runs.runs[0].seed: curves[label][-1][1]})
         study = label.partition(": ")[0]
-        tops = [max(y for _, y in curve) for name, curve in curves.items() if name.startswith(f"{study}: ")]
-        reached = next(x for x, y in curves[label] if y >= min(tops) - 1e-9)
-        yield Row(label, "rounds", {runs.runs[0].seed: reached})
+        rivals = [job.label for job in found.jobs if job.label.startswith(f"{study}: ")]
+        if all(rival in curves for rival in rivals):
+            level = min(max(y for _, y in curves[rival]) for rival in rivals)
+            reached = next(x for x, y in curves[label] if y >= level - 1e-9)
+            yield Row(label, "rounds", {runs.runs[0].seed: reached})
 
 
 def _clients(found: Found) -> Iterator[Row]:
