@@ -60,7 +60,7 @@ def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
     for panel, (title, strokes) in zip(axes, drawn.items(), strict=False):
         for stroke in strokes:
             _draw(panel, stroke)
-        panel.set_title(title if len(drawn) > 1 else "")
+        panel.set_title(title if len(drawn) > 1 or sheet.studies else "")
         panel.set_xlabel(sheet.x)
         panel.tick_params(labelbottom=True)
         if sheet.widths:
