@@ -108,7 +108,8 @@ def _full_width(found: Found) -> Iterator[Row]:
     for label, runs in found.runs.items():
         yield Row(label, runs.widths[-1], {runs.runs[0].seed: curves[label][-1][1]})
         study = label.partition(": ")[0]
-        rivals = [job.label for job in found.jobs if job.label.startswith(f"{study}: ")]
+        wanted = found.entry.needs(found.scale)
+        rivals = [need.label for need in wanted if need.label.startswith(f"{study}: ")]
         if all(rival in curves for rival in rivals):
             level = min(max(y for _, y in curves[rival]) for rival in rivals)
             reached = next(x for x, y in curves[label] if y >= level - 1e-9)
