@@ -68,7 +68,6 @@ def test_a_pickle_with_anything_else_in_it_is_refused(what, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")  # of pickletools, in a broken string
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_a_flipped_byte_never_does_more_than_be_refused(data):

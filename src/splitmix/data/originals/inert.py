@@ -8,6 +8,7 @@ Whatever else occurs, the file is refused.
 
 import math
 import pickletools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,8 +25,10 @@ def read_inert(file: str | Path, stream: BinaryIO) -> Any:
     """The value in a pickle of plain values and number arrays; `file` names it in errors."""
     machine = _Machine()
     try:
-        for opcode, argument, _ in pickletools.genops(stream):
-            machine.step(opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of escapes in a broken string
+            for opcode, argument, _ in pickletools.genops(stream):
+                machine.step(opcode.name, argument)
         (value,) = machine.stack
     except (ValueError, TypeError, LookupError, AttributeError, OSError, MemoryError) as error:
         raise UserError(f"cannot read {file} as a pickle of plain arrays ({error}); fetch the file anew") from None
