@@ -29,10 +29,10 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-def make(out, entry, *labels):
+def make(out, entry, *labels, accuracy=0.7):
     for number, job in enumerate(jobs_of([entry], "cpu", Store(out))):
         if not labels or job.label in labels:
-            fake_run(job.folder, job.config.method, accuracy=0.7 + 0.01 * number)
+            fake_run(job.folder, job.config.method, accuracy=accuracy + 0.01 * number)
             (job.folder / "config.toml").write_text(to_toml(job.config))
             (job.folder / "checkpoints").mkdir()
             (job.folder / "checkpoints" / "round-20.safetensors").write_bytes(b"weights")
@@ -94,6 +94,16 @@ def test_runs_that_are_here_count_and_not_what_was_said_of_them(out):
     files = write_report("cpu", out)
     files.rows.write_text(files.rows.read_text().replace('"1": 7', '"1": 1'))
     assert told(out)[1][0].values == {1: 70.0}
+
+
+@pytest.mark.slow
+def test_a_run_made_again_counts_beside_others_that_are_only_remembered(out):
+    write_report("cpu", out)
+    forget(out, "Split-Mix", "SHeteroFL")
+    make(out, ENTRY, "Split-Mix", accuracy=0.6)
+    rows = {(row.series, row.key): row.values for row in told(out)[1]}
+    assert rows["Split-Mix", "1/8"] == {1: pytest.approx(60.0)}
+    assert rows["SHeteroFL", "1/8"] == {1: pytest.approx(71.0)}
 
 
 @pytest.mark.slow

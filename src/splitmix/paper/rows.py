@@ -20,13 +20,13 @@ BYTES = 4  # of a parameter
 
 
 def rows_of(found: Found) -> list[Row]:
-    """All rows, the paper's values beside them; what is remembered comes first and counts, runs add what is new."""
+    """All rows, the paper's values beside them; what is remembered comes first, but runs that are here count."""
     printed = found.entry.printed
     rows: dict[tuple[str, str], Row] = {}
     for row in (*_remembered(found), *(ROWS[found.entry.shown](found) if found.mixed else ())):
         known = rows.get((row.series, row.key), row)
         rows[row.series, row.key] = replace(
-            row, values={**row.values, **known.values}, printed=printed.get(row.series, {}).get(row.key)
+            row, values={**known.values, **row.values}, printed=printed.get(row.series, {}).get(row.key)
         )
     return list(rows.values())
 
