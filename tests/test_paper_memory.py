@@ -14,9 +14,10 @@ from splitmix.experiments.config import to_toml
 from splitmix.paper.catalogue import ENTRIES
 from splitmix.paper.found import Found
 from splitmix.paper.needs import Change, Store
+from splitmix.paper.pictures import pictures_of
 from splitmix.paper.queue import jobs_of
 from splitmix.paper.report import as_json, markdown, read_views, write_report
-from splitmix.paper.views import View
+from splitmix.paper.views import View, entry_table
 
 RESULTS = Path(__file__).parents[1] / "results"
 ENTRY = ENTRIES["weighting-digits"]
@@ -125,6 +126,14 @@ def test_a_damaged_report_is_refused_in_a_sentence(tmp_path, text, capsys):
     assert end.value.code == 2
     assert "move it away" in capsys.readouterr().err
     assert (tmp_path / "report.json").read_text() == text
+
+
+def test_tables_and_pictures_name_the_data_that_stands_in_for_the_papers(tmp_path):
+    make(tmp_path, ENTRIES["table1-domainnet"])
+    view = View(Found(ENTRIES["table1-domainnet"], "cpu", Store(tmp_path)))
+    picture = next(pictures_of(view.found, view.rows, None))()
+    for text in (picture.alt, entry_table(view).caption.rstrip(".")):
+        assert text.endswith("; Office-Caltech10 in place of DomainNet")
 
 
 def test_kept_runs_tell_the_same_without_weights(out, tmp_path, capsys):

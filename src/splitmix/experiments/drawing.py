@@ -136,16 +136,18 @@ def paper(
     share_x: bool = True,
     share_y: bool = True,
 ) -> tuple["Figure", list["Axes"]]:
-    """A white sheet with a bold title, a grey line below it, and panels that share their scales."""
+    """A white sheet with a bold title, a grey text below it, and panels that share their scales."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    lines = textwrap.wrap(title, 60)
-    head = (0.36 + 0.19 * len(lines)) / inches
+    lines, below = textwrap.wrap(title, 60), textwrap.wrap(subtitle, 88)
+    more = 0.16 * max(0, len(below) - 1)
+    inches += more
+    head = (0.36 + 0.19 * len(lines) + more) / inches
     engine = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, 0, 1, 1 - head))
     figure = Figure(figsize=(_INCHES, inches), layout=engine)
     figure.text(0.018, 1 - 0.1 / inches, "\n".join(lines), va="top", fontsize=10.5, fontweight="bold")
-    figure.text(0.018, 1 - (0.13 + 0.19 * len(lines)) / inches, subtitle, va="top", color=GREY)
+    figure.text(0.018, 1 - (0.13 + 0.19 * len(lines)) / inches, "\n".join(below), va="top", color=GREY)
     panels = list(figure.subplots(rows, columns, sharex=share_x, sharey=share_y, squeeze=False).flat)
     return figure, panels
 

@@ -1,5 +1,6 @@
 """What has been run for an entry, read from the folders of its runs and, where these are gone, from the last report."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,6 +102,20 @@ class Found:
             label: read_entry(label, {seed: job.folder for seed, job in jobs.items()})
             for label, jobs in folders.items()
         }
+
+    @cached_property
+    def substitutes(self) -> list[str]:
+        """Which data is not the paper's."""
+        told = self.entry.substitutes(self.scale)
+        domains = {name for runs in self.runs.values() for name in runs.runs[0].result.get("domains", [])}
+        if "synth_substitute" in domains:
+            told.append("a substitute in place of SynthDigits (rendered after its description)")
+        return list(dict.fromkeys([*told, *(self.memory["substitutes"] if self.memory else ())]))
+
+    @property
+    def stand_ins(self) -> list[str]:
+        """The same in short."""
+        return [re.sub(r" \([^)]*\)", "", text) for text in self.substitutes]
 
     @cached_property
     def _by_digest(self) -> dict[str, Job]:

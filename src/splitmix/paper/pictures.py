@@ -47,16 +47,17 @@ class Sheet:
 
 
 @in_style
-def panels(sheet: Sheet, found: Mapping[str, Sequence[Stroke]]) -> Picture:
-    """Lines in panels with the same scale, or one for each data set; one legend for all."""
-    drawn = {title: [stroke for stroke in strokes if stroke.points] for title, strokes in found.items()}
+def panels(found: Found, sheet: Sheet, lines: Mapping[str, Sequence[Stroke]]) -> Picture:
+    """Lines in panels with the same scale, or one for each data set; one legend for all, and what data stands in."""
+    drawn = {title: [stroke for stroke in strokes if stroke.points] for title, strokes in lines.items()}
     drawn = {title: strokes for title, strokes in drawn.items() if strokes}
     if not drawn:
         raise NothingToDrawError("nothing has been run that could be drawn")
     columns = 2 if len(drawn) == 4 else min(sheet.columns, len(drawn))
     rows = -(-len(drawn) // columns)
+    below = "; ".join([sheet.subtitle, *found.stand_ins])
     alike = {"share_x": sheet.widths, "share_y": not sheet.studies}
-    figure, axes = paper(sheet.title, sheet.subtitle, 1.5 + 2.2 * rows, rows, columns, **alike)
+    figure, axes = paper(sheet.title, below, 1.5 + 2.2 * rows, rows, columns, **alike)
     for panel, (title, strokes) in zip(axes, drawn.items(), strict=False):
         for stroke in strokes:
             _draw(panel, stroke)
@@ -102,6 +103,7 @@ def _draw(axes: Any, stroke: Stroke) -> None:
 def by_width(found: Found, rows: Sequence[Row]) -> Picture:
     """Ours as lines, the paper's as dotted ones with hollow points."""
     return panels(
+        found,
         Sheet(
             "widths",
             _lead(rows),
@@ -158,7 +160,7 @@ def grouped(found: Found, rows: Sequence[Row], *, order: Sequence[str] = ()) -> 
         "width",
         widths=True,
     )
-    return panels(what, sheets)
+    return panels(found, what, sheets)
 
 
 def budgets(found: Found) -> Picture:
@@ -173,7 +175,7 @@ def budgets(found: Found) -> Picture:
     what = Sheet(
         "budgets", "Who can afford how much", "budget (% of the full width), clients from weak to strong", "client"
     )
-    return panels(what, sheets)
+    return panels(found, what, sheets)
 
 
 def ablation(found: Found, rows: Sequence[Row]) -> Picture:
@@ -189,7 +191,7 @@ def ablation(found: Found, rows: Sequence[Row]) -> Picture:
     what = Sheet(
         "ablation", "Accuracy by norm statistics and rescaling", "test accuracy (%) by width", "width", True, 2
     )
-    return panels(what, sheets)
+    return panels(found, what, sheets)
 
 
 def convergence(found: Found) -> Picture:
@@ -209,7 +211,7 @@ def convergence(found: Found) -> Picture:
         columns=2,
         studies=True,
     )
-    return panels(what, dict(sorted(sheets.items())))
+    return panels(found, what, dict(sorted(sheets.items())))
 
 
 def full_width(found: Found) -> Picture:
@@ -225,7 +227,7 @@ def full_width(found: Found) -> Picture:
         "round",
         studies=True,
     )
-    return panels(what, sheets)
+    return panels(found, what, sheets)
 
 
 def clock(found: Found, rows: Sequence[Row]) -> Picture:
@@ -240,7 +242,7 @@ def clock(found: Found, rows: Sequence[Row]) -> Picture:
     what = Sheet(
         "clock", f"A round takes {told}", "validation accuracy (%), widest affordable net", "minutes of training"
     )
-    return panels(what, {"": strokes})
+    return panels(found, what, {"": strokes})
 
 
 def dials(found: Found, rows: Sequence[Row]) -> Picture:
@@ -265,7 +267,7 @@ def dials(found: Found, rows: Sequence[Row]) -> Picture:
         "accuracy on clean images (%); each point one dial or one training",
         "accuracy under attack (%)",
     )
-    return panels(what, {"": strokes})
+    return panels(found, what, {"": strokes})
 
 
 @in_style

@@ -26,7 +26,7 @@ from splitmix.paper.needs import AS_LISTED, REPORT, Change, Store
 from splitmix.paper.pictures import pictures_of
 from splitmix.paper.queue import spent
 from splitmix.paper.studies import SCALES
-from splitmix.paper.views import View, cost_table, entry_table, seeds_of, verdict_table
+from splitmix.paper.views import SIGNS, View, cost_table, entry_table, seeds_of, verdict_table
 
 Pictures = Mapping[str, Sequence[Picture]]  # by entry
 FIGURES = "figures"  # where those of the Markdown file are
@@ -112,7 +112,7 @@ def _entry_json(view: View) -> dict[str, Any]:
         "state": view.state,
         "unit": entry.unit,
         "reduced": entry.reduced(scale),
-        "substitutes": substitutes(view),
+        "substitutes": view.found.substitutes,
         "rows": [
             {
                 "series": row.series,
@@ -161,6 +161,12 @@ def html(scale: str, views: Sequence[View], pictures: Pictures) -> str:
 
 
 _CSS = """
+:root { --good: #0a6b4f; --bad: #a8430a }
+@media (prefers-color-scheme: dark) { :root { --good: #6fd3b0; --bad: #f0a070 } }
+.good { color: var(--good) }
+.bad { color: var(--bad) }
+.contents td { white-space: normal }
+.contents td:nth-child(3) { white-space: nowrap }
 .claims td, .claims th { white-space: normal; vertical-align: top }
 .claims td:nth-child(2) { min-width: 10.5em }
 .numbers th[scope="row"] { min-width: 9em; white-space: normal }
@@ -191,7 +197,8 @@ def _contents(views: Sequence[View]) -> str:
     ]
     head = "<tr><th>in the paper</th><th>what it shows</th><th>runs</th><th>its claims here</th></tr>"
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in NOTES)
-    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{"".join(lines)}</tbody></table></div>{notes}\n'
+    table = f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
+    return f'<div class="scroll contents">{table}</div>{notes}\n'
 
 
 def _section(view: View, pictures: Sequence[Picture]) -> str:
@@ -202,7 +209,7 @@ def _section(view: View, pictures: Sequence[Picture]) -> str:
         return section(title, told)
     content = []
     if view.verdicts:
-        content.append(f'<div class="claims">{_bare(verdict_table(view))}</div>')
+        content.append(f'<div class="claims">{_coloured(_bare(verdict_table(view)))}</div>')
     if view.rows:
         content.append(f'<div class="numbers">{framed(entry_table(view))}</div>')
     if (costs := cost_table(view)) is not None:
@@ -219,6 +226,13 @@ def _bare(table: Any) -> str:
     return framed(table).replace('<p class="note"></p>\n', "<p></p>")
 
 
+def _coloured(claims: str) -> str:
+    """What holds and what does not can be told at a glance."""
+    for word, colour in ((HOLDS, "good"), (FAILS, "bad")):
+        claims = claims.replace(f"<td>{SIGNS[word]}</td>", f'<td class="{colour}">{SIGNS[word]}</td>')
+    return claims
+
+
 def _origin(view: View) -> Iterator[tuple[str, str]]:
     """All that is needed to make it again, as HTML."""
     yield "Command", f"<code>{escape(command(view))}</code>"
@@ -232,7 +246,7 @@ def origin(view: View) -> Iterator[tuple[str, str]]:
     yield "State", view.state
     if reduced := entry.reduced(scale):
         yield "Reduced", "; ".join(reduced)
-    if data := [*_data(view), *substitutes(view)]:
+    if data := [*_data(view), *view.found.substitutes]:
         yield "Data", "; ".join(data)
     if view.found.change.mixed and view.found.jobs:
         yield "Precision", "local training in mixed precision (bfloat16)"
@@ -260,16 +274,6 @@ def attack(view: View) -> str:
     for _, grid in view.found.grids():
         return f"{grid['attack']}, on {grid['samples']:,} test images. {WEAK if grid['weak'] else ''}".strip()
     return view.found.memory.get("attack", "") if view.found.memory else ""
-
-
-def substitutes(view: View) -> list[str]:
-    """Which data is not the paper's."""
-    found = view.found
-    told = found.entry.substitutes(found.scale)
-    domains = {name for runs in found.runs.values() for name in runs.runs[0].result.get("domains", [])}
-    if "synth_substitute" in domains:
-        told.append("a substitute in place of SynthDigits, rendered after its description")
-    return list(dict.fromkeys([*told, *(found.memory["substitutes"] if found.memory else ())]))
 
 
 def _data(view: View) -> list[str]:
@@ -304,6 +308,8 @@ def markdown(scale: str, views: Sequence[View], pictures: Pictures) -> Iterator[
             yield _untitled(entry_table(view).to_markdown())
         if (costs := cost_table(view)) is not None:
             yield _untitled(costs.to_markdown())
+        if view.found.entry.shown == "samples":
+            yield "They are images of the data, so they are only on the page that `splitmix paper report` writes.\n"
         yield from (f"![{one.alt}]({FIGURES}/{one.name}.svg)\n" for one in _shared(view, pictures))
         yield f"- Command: `{command(view)}`"
         yield from (f"- {name}: {text}" for name, text in origin(view))

@@ -63,7 +63,7 @@ FEWER = "one seed"
 SHORT_DIGITS = {"task": "digits", "rounds": 100, "cohort": 10, **PLAIN}
 _ATTACKED_DIGITS = {**SHORT_DIGITS, "norm": "tracked"}
 RATE = "learning rate 0.1 for every method, the best for each on validation images (the released code: 0.01 or 0.1)"
-SUBSET = "CIFAR-10's class-balanced subset of 10,000 + 2,000 images in place of 50,000 + 10,000"
+SUBSET = "a class-balanced subset of CIFAR-10 (10,000 + 2,000 images in place of 50,000 + 10,000)"
 OFFICE = "Office-Caltech10 (4 domains, 96x96 pixels) in place of DomainNet (6 domains, 256x256 pixels)"
 
 

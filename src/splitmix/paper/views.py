@@ -117,7 +117,8 @@ def caption(view: View) -> str:
     told = "; ± is the standard deviation over seeds" if several else ""
     unit = view.found.entry.unit.capitalize() if view.found.entry.unit.islower() else view.found.entry.unit
     which = f"; seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else ""
-    return f"{unit}{which}{told}."
+    data = "".join(f"; {text}" for text in view.found.stand_ins)
+    return f"{unit}{which}{told}{data}."
 
 
 def verdict_table(view: View) -> Table:
@@ -200,7 +201,15 @@ def whole_text(value: tuple[float, float | None] | None) -> str:
 
 
 def plain_text(value: tuple[float, float | None] | None) -> str:
-    return "-" if value is None else number_text(value[0])
+    """Mean and spread with three digits.
+
+    >>> plain_text((3.728, 0.111)), plain_text((0.83, None)), plain_text(None)
+    ('3.73 ± 0.11', '0.83', '-')
+    """
+    if value is None:
+        return "-"
+    mean, wide = value
+    return number_text(mean) if wide is None else f"{number_text(mean)} ± {number_text(wide)}"
 
 
 def number_text(value: float | None) -> str:
