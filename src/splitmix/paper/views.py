@@ -1,6 +1,6 @@
 """An entry's tables: our numbers beside the paper's, the claims and what became of them, the cost of each width."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import stdev
@@ -185,10 +185,7 @@ def spread_text(value: tuple[float, float | None] | None) -> str:
     >>> spread_text((85.12, 0.4)), spread_text((85.0, None)), spread_text(None)
     ('85.1 ± 0.4', '85.0', '-')
     """
-    if value is None:
-        return "-"
-    mean, wide = value
-    return f"{mean:.1f}" if wide is None else f"{mean:.1f} ± {wide:.1f}"
+    return _mean_and_spread(value, "{:.1f}".format)
 
 
 def printed_text(show: Any, value: float | None) -> str:
@@ -206,10 +203,14 @@ def plain_text(value: tuple[float, float | None] | None) -> str:
     >>> plain_text((3.728, 0.111)), plain_text((0.83, None)), plain_text(None)
     ('3.73 ± 0.11', '0.83', '-')
     """
+    return _mean_and_spread(value, number_text)
+
+
+def _mean_and_spread(value: tuple[float, float | None] | None, show: Callable[[float], str]) -> str:
     if value is None:
         return "-"
     mean, wide = value
-    return number_text(mean) if wide is None else f"{number_text(mean)} ± {number_text(wide)}"
+    return show(mean) if wide is None else f"{show(mean)} ± {show(wide)}"
 
 
 def number_text(value: float | None) -> str:
