@@ -11,6 +11,7 @@ from fake_runs import fake_run
 from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.experiments.config import to_toml
+from splitmix.experiments.drawing import NothingToDrawError
 from splitmix.paper.catalogue import ENTRIES
 from splitmix.paper.found import Found
 from splitmix.paper.needs import Change, Store
@@ -134,6 +135,22 @@ def test_tables_and_pictures_name_the_data_that_stands_in_for_the_papers(tmp_pat
     picture = next(pictures_of(view.found, view.rows, None))()
     for text in (picture.alt, entry_table(view).caption.rstrip(".")):
         assert text.endswith("; Office-Caltech10 in place of DomainNet")
+
+
+@pytest.mark.slow
+def test_curves_are_drawn_over_remembered_times_once_all_of_them_are_there(tmp_path):
+    entry = ENTRIES["figure9-wall-clock"]
+    make(tmp_path, entry)
+    write_report("cpu", tmp_path)
+    forget(tmp_path, *(f"time of {label}" for label in ("FedAvg 1/8", "Split-Mix", "SHeteroFL")), entry=entry)
+    view = View(Found(entry, "cpu", Store(tmp_path)))
+    (draw,) = pictures_of(view.found, view.rows, None)
+    assert draw().alt.startswith("A round takes FedAvg 1/8 2 s, Split-Mix 2 s, SHeteroFL 2 s;")
+    forget(tmp_path, "SHeteroFL", entry=entry)
+    view = View(Found(entry, "cpu", Store(tmp_path)))
+    (draw,) = pictures_of(view.found, view.rows, None)
+    with pytest.raises(NothingToDrawError, match="have no curve"):
+        draw()
 
 
 def test_kept_runs_tell_the_same_without_weights(out, tmp_path, capsys):

@@ -233,11 +233,13 @@ def full_width(found: Found) -> Picture:
 def clock(found: Found, rows: Sequence[Row]) -> Picture:
     """The curves of full runs over the seconds that a round takes when the methods are measured in turn."""
     seconds = {row.series: row.mean for row in rows if row.mean is not None}
+    if not seconds.keys() <= found.runs.keys():
+        raise NothingToDrawError("some of the methods that were timed have no curve")
     strokes = []
-    for label, runs in found.runs.items():
-        if label in seconds:
-            line = learning_curve(runs.runs[0], runs.widths[-1])
-            strokes.append(Stroke(label, [(x * seconds[label] / 60, y) for x, y in line], HUES.get(label, GREY)))
+    for label, second in seconds.items():
+        run = found.runs[label]
+        line = learning_curve(run.runs[0], run.widths[-1])
+        strokes.append(Stroke(label, [(x * second / 60, y) for x, y in line], HUES.get(label, GREY)))
     told = ", ".join(f"{label} {value:.2g} s" for label, value in seconds.items())
     what = Sheet(
         "clock", f"A round takes {told}", "validation accuracy (%), widest affordable net", "minutes of training"
@@ -319,7 +321,7 @@ def _draws(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
         yield partial(convergence, found)
     elif shown == "full-width":
         yield partial(full_width, found)
-    elif shown == "clock" and whole:
+    elif shown == "clock":
         yield partial(clock, found, rows)
     elif shown == "dials":
         yield partial(dials, found, rows)
