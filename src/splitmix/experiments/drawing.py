@@ -140,7 +140,7 @@ def paper(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    lines, below = textwrap.wrap(title, 60), textwrap.wrap(subtitle, 84)
+    lines, below = textwrap.wrap(title, 60), textwrap.wrap(subtitle, 84, break_on_hyphens=False)
     more = 0.16 * max(0, len(below) - 1)
     inches += more
     head = (0.36 + 0.19 * len(lines) + more) / inches
