@@ -10,10 +10,10 @@ export OMP_WAIT_POLICY ?= PASSIVE
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml paper/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e paper
 	@touch $(READY)
 
 demo: $(READY)  ## train on the embedded task, serve every width, write a report (about 3 minutes)
@@ -29,7 +29,7 @@ test-fast: $(READY)  ## the tests without the slow ones (under a minute)
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not federation'
 
 test-federation: $(READY)  ## real Flower processes, killed, refused and resumed (some minutes)
-	$(BIN)/python -m pytest -m federation tests/test_flower_processes.py
+	$(BIN)/python -m pytest -m federation tests/flower/test_flower_processes.py
 
 check: $(READY)  ## format, lint, types and tests
 	$(BIN)/ruff format --check .

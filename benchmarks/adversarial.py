@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.attacks.adversarial import Adversarial
 from splitmix.core.client import Parts
 from splitmix.core.net import Net
-from splitmix.core.types import Layout, Part, Width
+from splitmix.core.types import Layout, Part
+from splitmix.core.width import Width
 from splitmix.nets.digit import Digit
+from splitmix.objectives.adversarial import Adversarial
 
 ATOM, BASES, BATCH, REPEATS = Width(1, 8), 8, 32, 9
 SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=5e-4)

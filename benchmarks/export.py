@@ -24,8 +24,8 @@ import torch
 
 from splitmix.core.files import write_atomically
 from splitmix.runtime.export import Exported, export_bases, export_mix
+from splitmix.runtime.export.onnx_file import Onnx
 from splitmix.runtime.model import Model
-from splitmix.runtime.onnx_file import Onnx
 
 ROOT = Path(__file__).parent.parent
 NETS = ("digit", "preresnet18")
@@ -56,7 +56,7 @@ def main() -> None:
 def benchmark(net: str) -> list[dict[str, Any]]:
     """A row for each width and batch of a net."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from bundles import random_bundle
+    from helpers.bundles import random_bundle
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

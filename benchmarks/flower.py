@@ -27,12 +27,12 @@ from typing import Any
 
 import torch
 
+from splitmix.compare.costs import account_of, budget_costs
 from splitmix.core.files import write_atomically
-from splitmix.engines.flower.local import SERVER, Node, Site, launch_forked, start_link, stop
-from splitmix.experiments.config import make_config
-from splitmix.experiments.costs import account_of, budget_costs
-from splitmix.experiments.setup import set_up
+from splitmix.flower.site import SERVER, Node, Site, launch_forked, start_link, stop
 from splitmix.nets.cost import FLOAT
+from splitmix.runs.config import make_config
+from splitmix.runs.setup import set_up
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 BUDGETS = ("1/8", "1/4", "1/2", "1")

@@ -22,7 +22,6 @@ from reference import digit_net, plain_round, preresnet18
 
 from splitmix.core.files import write_atomically
 from splitmix.core.net import Net
-from splitmix.core.objective import Plain
 from splitmix.core.parts import merge
 from splitmix.core.rounds import Federation, federate
 from splitmix.core.score import ask
@@ -31,8 +30,9 @@ from splitmix.data.budgets import parse_budgets
 from splitmix.data.task import Domain, make_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator, default_workers
-from splitmix.methods.splitmix import SplitMix
+from splitmix.methods.bases import SplitMix
 from splitmix.nets import NETS
+from splitmix.objectives.losses import Plain
 
 HERE = Path(__file__).parent
 REPEATS = 5

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 
 from splitmix.core.files import write_atomically
-from splitmix.core.types import Width
+from splitmix.core.width import Width
 from splitmix.nets import NETS
 from splitmix.runtime.model import Model
 from splitmix.runtime.probe import memory_mb
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from bundles import random_bundle  # noqa: E402
+from helpers.bundles import random_bundle  # noqa: E402
 
 ROBUST = 0.3
 TURNS = 25

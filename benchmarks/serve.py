@@ -25,7 +25,7 @@ import torch
 
 from splitmix.core.files import write_atomically
 from splitmix.data.mini import mini_domains
-from splitmix.models import packaged
+from splitmix.runtime.bundle import packaged
 from splitmix.runtime.model import Model
 
 RESULTS = Path(__file__).parent.parent / "results"

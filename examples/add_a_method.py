@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import splitmix
-from splitmix.core.random import rng_for
-from splitmix.core.types import Layout, Part, Profile, Setting, Width
+from splitmix.core.reproducible import rng_for
+from splitmix.core.types import Layout, Part, Profile, Setting
+from splitmix.core.width import Width
 from splitmix.data.mini import mini_domains
 from splitmix.data.task import make_task
 from splitmix.methods import METHODS

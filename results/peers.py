@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from splitmix.compare.statistics import clear_lead
+from splitmix.compare.tuning import read_tuning, tuning_table
 from splitmix.core.files import write_atomically
-from splitmix.experiments.config import read_toml
-from splitmix.experiments.summary import clear_lead
-from splitmix.experiments.tuning import read_tuning, tuning_table
+from splitmix.runs.config import read_toml
 
 WIDTHS = ("1/8", "1/4", "1/2", "1")
 Values = Mapping[tuple[str, str], list[float]]  # accuracy of each seed, by method and width

@@ -6,8 +6,8 @@ python results/rates.py
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from splitmix.compare.tuning import Tuning, read_tuning, tuning_table
 from splitmix.core.files import write_atomically
-from splitmix.experiments.tuning import Tuning, read_tuning, tuning_table
 
 RATES = Path(__file__).with_suffix("")
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from splitmix.compare.statistics import clear_lead
+from splitmix.compare.tuning import Tuning, read_tuning
 from splitmix.core.files import write_atomically
 from splitmix.core.method import with_order
 from splitmix.core.score import order_bases, score
-from splitmix.core.types import Question, Width
-from splitmix.experiments.config import make_config, read_toml
-from splitmix.experiments.evaluate import weights_for
-from splitmix.experiments.run import NORM_TEXT, stored_outcome
-from splitmix.experiments.setup import Setup, set_up
-from splitmix.experiments.summary import clear_lead
-from splitmix.experiments.tuning import Tuning, read_tuning
+from splitmix.core.types import Question
+from splitmix.core.width import Width
+from splitmix.runs.config import make_config, read_toml
+from splitmix.runs.evaluate import weights_for
+from splitmix.runs.run import NORM_TEXT, stored_outcome
+from splitmix.runs.setup import Setup, set_up
 
 WIDTHS = tuple(Width(text) for text in ("1/8", "1/4", "1/2", "1"))
 Scores = dict[str, list[float]]  # what was chosen -> accuracy at each width

@@ -14,13 +14,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from splitmix.compare.tuning import read_tuning, tuning_table
 from splitmix.core.files import write_atomically
-from splitmix.experiments.config import read_toml
-from splitmix.experiments.drawing import Picture, save
-from splitmix.experiments.grid import Grid, read_grid
-from splitmix.experiments.grid_report import Point, grid_table, ra_sa, tradeoff
-from splitmix.experiments.tables import Column, Table, percent
-from splitmix.experiments.tuning import read_tuning, tuning_table
+from splitmix.report.drawing import Picture, save
+from splitmix.report.grid_page import Point, grid_table, ra_sa, tradeoff
+from splitmix.report.tables import Column, Table, percent
+from splitmix.runs.config import read_toml
+from splitmix.runs.grid import Grid, read_grid
 
 NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT"}
 ABOUT = {

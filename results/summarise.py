@@ -13,8 +13,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from splitmix.core.files import write_atomically
-from splitmix.experiments.config import make_config, read_toml
-from splitmix.experiments.run import NORM_TEXT
+from splitmix.runs.config import make_config, read_toml
+from splitmix.runs.run import NORM_TEXT
 
 WIDTHS = ("1/8", "1/4", "1/2", "1")
 IRRELEVANT = {"checkpoint_every"}  # settings that do not change a result

@@ -32,7 +32,7 @@ def _same_draws() -> None:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet that looks for replies and for who is there without a pause."""
-    from splitmix.engines.flower import fleet
+    from splitmix.flower import fleet
 
     monkeypatch.setattr(fleet, "POLL", 0.01)
     monkeypatch.setattr(fleet, "LOOK", 0.02)
@@ -41,7 +41,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def own(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder of stripes."""
-    from stripes import stripes_folder
+    from helpers.tiny_task import stripes_folder
 
     return str(stripes_folder(tmp_path_factory.mktemp("data") / "own"))
 
@@ -49,7 +49,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def whole(own: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Folders of uninterrupted runs by variant, each made once."""
-    from running import VARIANTS, run
+    from helpers.runs import VARIANTS, run
 
     made: dict[str, Path] = {}
 
@@ -65,7 +65,7 @@ def whole(own: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with good and bad data, configs and runs."""
-    from commands import furnish
+    from helpers.commands import furnish
 
     return furnish(tmp_path_factory.mktemp("place"))
 
@@ -80,7 +80,7 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> "Bundle":
     """Four tiny bases with both dials."""
-    from bundles import random_bundle
+    from helpers.bundles import random_bundle
 
     return random_bundle(tmp_path_factory.mktemp("bundles") / "digit", atom="1/16", bases=4, grid=True)
 
@@ -95,7 +95,7 @@ def model(bundle: "Bundle") -> "Model":
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle that the server serves."""
-    from bundles import random_bundle
+    from helpers.bundles import random_bundle
 
     return random_bundle(tmp_path_factory.mktemp("serve") / "digits.bundle", grid=True).path
 
@@ -103,7 +103,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(served: Path) -> Iterator[str]:
     """The address of a server."""
-    from serving import serving
+    from helpers.serving import serving
 
     with serving(served) as address:
         yield address

@@ -4,10 +4,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from splitmix.core.client import execute
-from splitmix.core.threads import one_thread
-from splitmix.engines.flower.messages import pack_answer, text_of, unpack_job
-from splitmix.engines.flower.records import to_text
-from splitmix.experiments.node import SOURCES, equip, introduce
+from splitmix.core.reproducible import one_thread
+from splitmix.flower.node import SOURCES, equip, introduce
+from splitmix.flower.wire import pack_answer, text_of, to_text, unpack_job
 
 app = ClientApp()
 

@@ -6,11 +6,11 @@ from flwr.serverapp import Grid, ServerApp
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import score
 from splitmix.core.types import Question
-from splitmix.engines.flower.engine import FlowerEngine
-from splitmix.engines.flower.fleet import Fleet
-from splitmix.experiments.config import make_config
-from splitmix.experiments.flower import remote_setup
-from splitmix.experiments.node import Settings
+from splitmix.flower.engine import FlowerEngine
+from splitmix.flower.fleet import Fleet
+from splitmix.flower.node import Settings
+from splitmix.flower.server import remote_setup
+from splitmix.runs.config import make_config
 
 app = ServerApp()
 

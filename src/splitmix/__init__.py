@@ -6,10 +6,10 @@ __version__ = "0.1.0"
 __all__ = ["Model", "Task", "UserError", "__version__", "read_folder", "task_from_arrays", "train"]
 
 if TYPE_CHECKING:
-    from splitmix.api import train
     from splitmix.core.errors import UserError
     from splitmix.data.folder import read_folder
     from splitmix.data.task import Task, task_from_arrays
+    from splitmix.runs.train import train
     from splitmix.runtime.model import Model
 
 _HOMES = {
@@ -18,7 +18,7 @@ _HOMES = {
     "UserError": "splitmix.core.errors",
     "read_folder": "splitmix.data.folder",
     "task_from_arrays": "splitmix.data.task",
-    "train": "splitmix.api",
+    "train": "splitmix.runs.train",
 }
 
 

@@ -6,10 +6,10 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from splitmix.attacks.ensemble import AutoAttack
+from splitmix.attacks.autoattack import AutoAttack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError, unknown
+from splitmix.core.objective import Attack
 
 
 def fgsm(eps: float = 8 / 255, norm: str = "linf") -> PGD:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from splitmix.core.attack import Predict, check_labels
 from splitmix.core.errors import UserError, unknown
+from splitmix.core.objective import Predict, check_labels
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from splitmix.core.attack import Predict, withstood
 from splitmix.core.batches import ClientData, Split, augmented, even_batches, shuffled
 from splitmix.core.errors import UserError
-from splitmix.core.net import Net
-from splitmix.core.objective import Objective
+from splitmix.core.net import Net, from_moments, to_moments
+from splitmix.core.objective import Objective, Predict, withstood
 from splitmix.core.parts import covering, window, windows
-from splitmix.core.random import torch_rng_for
+from splitmix.core.reproducible import torch_rng_for
 from splitmix.core.types import (
     Calibrate,
     Job,
@@ -24,11 +23,11 @@ from splitmix.core.types import (
     Train,
     Update,
     Weights,
-    Width,
     at_width,
     group_by_width,
     nested_width,
 )
+from splitmix.core.width import Width
 
 Answers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, number of the first -> right ones of each mix
 Memory = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base
@@ -233,19 +232,6 @@ def nested_statistics(net: Net, parts: Sequence[Part], weights: Weights, split: 
     return found
 
 
-def to_moments(stats: Weights) -> Weights:
-    """Replace each variance by the mean square: moments of several clients can be averaged."""
-    return {name: value + _mean_of(name, stats).square() if _is_var(name) else value for name, value in stats.items()}
-
-
-def from_moments(moments: Weights) -> Weights:
-    """Back from averaged moments to mean and variance."""
-    return {
-        name: (value - _mean_of(name, moments).square()).clamp(min=0) if _is_var(name) else value
-        for name, value in moments.items()
-    }
-
-
 def recall(download: Weights, parts: Sequence[Part], private: set[str], memory: Memory) -> Weights:
     """The download, with the client's own norms in place of the server's where it has any."""
     if not private:
@@ -261,11 +247,3 @@ def remember(trained: Weights, parts: Sequence[Part], private: set[str], memory:
     """Keep the client's own norms for its next round."""
     for i, part in enumerate(parts if private else ()):
         memory[part.base] = {name: trained[name][i].clone() for name in private & trained.keys()}
-
-
-def _is_var(name: str) -> bool:
-    return name.endswith("running_var")
-
-
-def _mean_of(name: str, stats: Weights) -> Tensor:
-    return stats[name.removesuffix("running_var") + "running_mean"]

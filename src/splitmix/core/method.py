@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from splitmix.core.objective import Objective
-from splitmix.core.types import Job, Layout, Part, Profile, Weights, Width
+from splitmix.core.types import Job, Layout, Part, Profile, Weights
+from splitmix.core.width import Width
 
 
 class Method(Protocol):

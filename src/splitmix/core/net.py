@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from splitmix.core.random import torch_seed_for
-from splitmix.core.types import Layout, Weights, Width
+from splitmix.core.reproducible import torch_seed_for
+from splitmix.core.types import Layout, Weights
+from splitmix.core.width import Width
 
 Build = Callable[[Width], nn.Module]
 TorchNorm = nn.modules.batchnorm._BatchNorm
@@ -189,3 +190,24 @@ def _stacked(template: Template, weights: Weights, x: Tensor, robust: float | Te
         x = x.transpose(0, 1).flatten(1, 2)
     logits = template(weights, x, robust)
     return logits.reshape(len(logits), next(iter(weights.values())).shape[0], -1).transpose(0, 1)
+
+
+def to_moments(stats: Weights) -> Weights:
+    """Replace each variance by the mean square: moments of several clients can be averaged."""
+    return {name: value + _mean_of(name, stats).square() if _is_var(name) else value for name, value in stats.items()}
+
+
+def from_moments(moments: Weights) -> Weights:
+    """Back from averaged moments to mean and variance."""
+    return {
+        name: (value - _mean_of(name, moments).square()).clamp(min=0) if _is_var(name) else value
+        for name, value in moments.items()
+    }
+
+
+def _is_var(name: str) -> bool:
+    return name.endswith("running_var")
+
+
+def _mean_of(name: str, stats: Weights) -> Tensor:
+    return stats[name.removesuffix("running_var") + "running_mean"]

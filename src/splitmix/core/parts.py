@@ -8,7 +8,8 @@ from torch import Tensor
 
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.types import Layout, Part, Update, Weights, Width, at_width, nested_width
+from splitmix.core.types import Layout, Part, Update, Weights, at_width, nested_width
+from splitmix.core.width import Width
 
 Axes = tuple[slice | Tensor, ...]  # for each axis of an entry, the rows that belong to a part
 

@@ -8,13 +8,12 @@ from typing import Any, Protocol
 
 import torch
 
-from splitmix.core.door import Attendance, Door, Usual
+from splitmix.core.admission import Attendance, Door, Usual
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine, Method
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge
-from splitmix.core.random import rng_for
-from splitmix.core.threads import one_thread
+from splitmix.core.reproducible import one_thread, rng_for
 from splitmix.core.types import Missing, Part, Plan, Profile, Train, Weights
 
 

@@ -7,12 +7,12 @@ from itertools import combinations
 
 import torch
 
-from splitmix.core.client import from_moments
-from splitmix.core.door import fair, sound
+from splitmix.core.admission import fair, sound
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine
-from splitmix.core.net import Net
-from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Weights, Width, at_width
+from splitmix.core.net import Net, from_moments
+from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Weights, at_width
+from splitmix.core.width import Width
 
 Mix = tuple[Part, ...]
 

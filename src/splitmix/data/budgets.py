@@ -12,8 +12,8 @@ import numpy as np
 from numpy.random import Generator
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.random import rng_for
-from splitmix.core.types import Width, parse_width
+from splitmix.core.reproducible import rng_for
+from splitmix.core.width import Width, parse_width
 
 
 def parse_widths(value: Any) -> tuple[Width, ...]:

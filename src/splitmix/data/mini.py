@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.random import rng_for
+from splitmix.core.reproducible import rng_for
 from splitmix.data.task import Domain
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.core.random import rng_for
+from splitmix.core.reproducible import rng_for
 from splitmix.data.folder import load_arrays, require_files
 from splitmix.data.task import Domain, Task, make_task
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.core.random import rng_for
+from splitmix.core.reproducible import rng_for
 from splitmix.data.partition import Partitioner, Rows, deal_like, hold_out, parse_partition, split_validation
 
 

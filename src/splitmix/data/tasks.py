@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.data.cifar import cifar_task
-from splitmix.data.digits import digits_task
+from splitmix.data.benchmarks import cifar_task, digits_task
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.mini import mini_domains
 from splitmix.data.packs import SETS, SIZES, PackedSet, packed_task

@@ -13,7 +13,7 @@ from splitmix.core.client import Memory, execute, parts_of
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
-from splitmix.core.threads import one_thread
+from splitmix.core.reproducible import one_thread
 from splitmix.core.types import Job, Layout, Profile, Update, Weights
 from splitmix.engines.workers import Workers
 

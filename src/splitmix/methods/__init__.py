@@ -6,13 +6,8 @@ from typing import Any
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import Method
 from splitmix.core.types import Setting
-from splitmix.methods.fedavg import FedAvg
-from splitmix.methods.fedensemble import FedEnsemble
-from splitmix.methods.fedrolex import FedRolex
-from splitmix.methods.fjord import FjORD
-from splitmix.methods.heterofl import HeteroFL
-from splitmix.methods.sheterofl import SHeteroFL
-from splitmix.methods.splitmix import SplitMix
+from splitmix.methods.bases import FedEnsemble, SplitMix
+from splitmix.methods.nested import FedAvg, FedRolex, FjORD, HeteroFL, SHeteroFL
 
 
 def find_method(value: str | Mapping[str, Any], setting: Setting) -> Method:

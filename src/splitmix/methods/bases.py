@@ -1,13 +1,14 @@
-"""What methods of many small bases share: how the bases are laid out, and which of them make up a width."""
+"""Methods of several small nets: Split-Mix, and Fed-ensemble."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from splitmix.core.errors import UserError
-from splitmix.core.random import rng_for
-from splitmix.core.types import Layout, Part, Setting, Width, check_multiple
+from splitmix.core.reproducible import rng_for
+from splitmix.core.types import Layout, Part, Profile, Setting
+from splitmix.core.width import Width, check_multiple
 
 EIGHTH = Width(1, 8)
 
@@ -63,3 +64,39 @@ def check_atom(setting: Setting) -> None:
             f"the atom {setting.atom} does not divide the budget {odd[0]}; "
             f"choose atom {fitting}, or budgets that are multiples of {setting.atom}"
         )
+
+
+@dataclass(frozen=True)
+class SplitMix(Bases):
+    """A client trains as many bases as its budget allows."""
+
+    def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
+        """Give each client budget/atom bases, so that all bases are trained equally often (Algorithm 2)."""
+        return {
+            profile.client: self._parts(round, round * len(cohort) + place, profile)
+            for place, profile in enumerate(cohort)
+        }
+
+    def _parts(self, round: int, position: int, profile: Profile) -> tuple[Part, ...]:
+        if profile.budget < self.atom:
+            raise UserError(
+                f"client {profile.client} has budget {profile.budget}, below the atom {self.atom}; "
+                f"choose a smaller atom or a larger budget"
+            )
+        first = self.in_turn(position)
+        others = [base for base in range(self.count) if base != first]
+        more = min(int(profile.budget / self.atom), self.count) - 1
+        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, more, replace=False)
+        return tuple(Part(base, self.atom) for base in sorted([first, *drawn.tolist()]))
+
+
+@dataclass(frozen=True)
+class FedEnsemble(Bases):
+    """A client trains one base, whatever its budget."""
+
+    respects_budgets: ClassVar[bool] = False  # it never looks at them: strong clients train as little as weak ones
+
+    def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
+        """Give each client one base, so that all bases are trained equally often."""
+        places = enumerate(cohort, start=round * len(cohort))
+        return {profile.client: (Part(self.in_turn(place), self.atom),) for place, profile in places}

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from splitmix.core.types import check_multiple
+from splitmix.core.width import check_multiple
 
 Build = Callable[[Fraction], nn.Module]
 Image = tuple[int, ...]  # (height, width, channel), or (feature,)

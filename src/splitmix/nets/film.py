@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.core.types import parse_dial
+from splitmix.core.width import parse_dial
 from splitmix.nets.layers import BatchNorm, Norm
 
 CORNERS = (0.0, 0.1, 0.2, 0.3, 0.4, 1.0)  # dials with a code of their own: those that the paper trains

@@ -17,6 +17,8 @@ from splitmix.runtime.tensors import check_numbers, parse_tensors, read_regular
 
 MANIFEST = "manifest.json"
 
+MODELS = Path(__file__).parents[1] / "models"  # trained bundles that come with the package
+
 
 def file_name(base: int) -> str:
     """The file of a base, counted in the order in which bases are mixed.
@@ -87,3 +89,8 @@ def write_bundle(path: Path, manifest: Manifest, files: Sequence[bytes]) -> Bund
         write_atomically(path / file_name(base), data)
     write_atomically(path / MANIFEST, to_bytes(manifest))
     return Bundle.open(path)
+
+
+def packaged(name: str = "mini-digits") -> Path:
+    """The folder of a bundle that comes with the package."""
+    return MODELS / name

@@ -13,14 +13,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from splitmix.attacks.pgd import PGD
-from splitmix.core.attack import Attack
 from splitmix.core.batches import even_batches
-from splitmix.core.client import from_moments, to_moments
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.net import Net
-from splitmix.core.random import torch_rng_for
-from splitmix.core.types import Weights, Width
+from splitmix.core.net import Net, from_moments, to_moments
+from splitmix.core.objective import Attack
+from splitmix.core.reproducible import torch_rng_for
+from splitmix.core.types import Weights
+from splitmix.core.width import Width
 from splitmix.runtime.images import to_net
 from splitmix.runtime.manifest import HEADER, ITEM, Entry, Manifest, strict_json
 from splitmix.runtime.tensors import check_numbers, parse_header, parse_tensors, read_regular

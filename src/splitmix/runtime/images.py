@@ -72,7 +72,7 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
 
 def _read_picture(file: Path, shape: Sequence[int]) -> NDArray[Any]:
     try:
-        from splitmix.runtime.web.pictures import from_file  # as the server reads them
+        from splitmix.runtime.pictures import from_file  # as the server reads them
 
         return from_file(file.read_bytes(), shape, most=MOST_PIXELS)
     except ImportError:

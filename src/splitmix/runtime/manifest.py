@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from splitmix.core.errors import UserError
 from splitmix.core.net import Build, Net
-from splitmix.core.types import Width
+from splitmix.core.width import Width
 from splitmix.nets import NETS
 from splitmix.nets.cost import weightless
 

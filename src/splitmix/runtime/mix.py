@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from splitmix.core.net import Build
-from splitmix.core.types import Weights, Width
+from splitmix.core.types import Weights
+from splitmix.core.width import Width
 from splitmix.nets.cost import weightless
 from splitmix.nets.layers import Linear, Norm
 

@@ -14,10 +14,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from splitmix.core.attack import Attack
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.types import Weights, Width, check_multiple, parse_dial, parse_width
+from splitmix.core.objective import Attack
+from splitmix.core.types import Weights
+from splitmix.core.width import Width, check_multiple, parse_dial, parse_width
 from splitmix.runtime.anytime import Pace, checked_confidence, checked_deadline, gather
 from splitmix.runtime.bundle import Bundle, file_name
 from splitmix.runtime.calibration import FILE, Calibration, measure, read_calibration, write_calibration

@@ -7,7 +7,7 @@ from typing import Any
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.net import Build
-from splitmix.core.types import Width
+from splitmix.core.width import Width
 from splitmix.nets.cost import Image, cost, training_bytes
 from splitmix.runtime.model import Dial, Model
 from splitmix.runtime.probe import Measured, probe

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.types import Width
+from splitmix.core.width import Width
 from splitmix.runtime.model import Model
 
 SECONDS = 2.0  # of measuring, for all widths together

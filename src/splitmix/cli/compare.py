@@ -1,0 +1,204 @@
+"""Commands that set methods side by side: compare them over seeds, and tune each with the same effort."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from splitmix.cli import app, say
+from splitmix.cli.options import HERE, Json, Machine, Numbers, Option, Rates, Words
+from splitmix.core.errors import UserError
+
+if TYPE_CHECKING:
+    from splitmix.compare.compare import Bench
+
+METHODS = ("splitmix", "heterofl", "sheterofl", "fedavg")
+
+
+@app.command
+def compare(
+    source: str = "mini",
+    /,
+    *,
+    option: Option = None,
+    methods: Words = None,
+    seeds: Numbers = None,
+    tuned: Path | None = None,
+    out: Path | None = None,
+    machine: Machine = HERE,
+    as_json: Json = False,
+) -> None:
+    """Run several methods over several seeds under the same budgets, and write one table and page.
+
+    Nothing is run twice: repeat the command after a crash, or with more methods or seeds, and it goes on.
+
+    Examples:
+
+      splitmix compare mini --methods splitmix heterofl fedavg:width=1/8 --seeds 1 2
+
+      splitmix compare digits -o rounds=100 --seeds 1 2 3 --tuned runs/tuned --out runs/digits
+
+      splitmix compare my.toml --methods splitmix fedavg:width=1/2,mode=strict splitmix:lr=0.03 --json
+
+    Parameters
+    ----------
+    source
+        A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).
+    option
+        A setting for all methods, as key=value (see `splitmix settings`); may be given several times.
+    methods
+        Names (see `splitmix methods`), each with settings of its own as name:key=value,key=value; lr= is its own rate.
+    seeds
+        Seeds, each with data, budgets and draws of its own; default: 1 2 3.
+    tuned
+        Take each method's learning rate from this record of `splitmix tune` (tuning.json or its folder).
+    out
+        Folder of the comparison; default: a name made of the settings, under runs/.
+    as_json
+        Print the rows as JSON.
+    """
+    from splitmix.compare import compare as comparing
+    from splitmix.compare.contenders import parse_contenders, with_rates
+    from splitmix.compare.page import as_json as rows
+    from splitmix.compare.statistics import cost_table, overview_table
+    from splitmix.compare.tuning import read_rates
+    from splitmix.report.tables import show
+    from splitmix.runs.config import read_settings
+
+    given = shared_settings(read_settings(source, option or ()), tuned is not None)
+    contenders = parse_contenders(methods or METHODS)
+    if tuned is not None:
+        contenders = with_rates(contenders, read_rates(tuned, str(given.get("task", "mini"))))
+    bench = make_bench(machine)
+    folder = out or default_folder("compare", given)
+    with repeatable():
+        found = comparing.compare(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, bench)
+    if as_json:
+        print(json.dumps(rows(found.entries, bench.command), indent=1))
+        return
+    for table in (overview_table(found.entries), cost_table(found.entries)):
+        show(table, Console())
+        say("")
+    files = found.files
+    say(f"Pictures and details: {files.page}; tables: {files.markdown.name}, {files.latex.name}, {files.rows.name}")
+
+
+@app.command
+def tune(
+    source: str = "mini",
+    /,
+    *,
+    option: Option = None,
+    methods: Words = None,
+    rates: Rates = None,
+    seeds: Numbers = None,
+    rounds: int | None = None,
+    out: Path | None = None,
+    machine: Machine = HERE,
+    as_json: Json = False,
+) -> None:
+    """Try the same learning rates for every method, judged on validation images only, and record them.
+
+    Nothing is run twice: repeat the command after a crash, or with more methods, rates or seeds, and it goes on.
+
+    Examples:
+
+      splitmix tune mini --methods splitmix heterofl --rates 0.03 0.1 0.3
+
+      splitmix tune digits --rounds 30 --seeds 1 2 --out runs/tuned
+
+    Parameters
+    ----------
+    source
+        A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).
+    option
+        A setting for all methods, as key=value (see `splitmix settings`); may be given several times.
+    methods
+        Names (see `splitmix methods`), each with settings of its own as name:key=value,key=value.
+    rates
+        Learning rates; default: 0.01 0.03 0.1 0.3.
+    seeds
+        Seeds; default: 1.
+    rounds
+        Rounds of a trial; default: as set for the task.
+    out
+        Folder of the tuning; default: a name made of the settings, under runs/.
+    as_json
+        Print the record as JSON.
+    """
+    from splitmix.compare import tune as tuning
+    from splitmix.compare.contenders import parse_contenders
+    from splitmix.compare.tuning import tuning_table
+    from splitmix.report.tables import show
+    from splitmix.runs.config import read_settings
+
+    given = shared_settings(read_settings(source, option or ()), True)
+    if rounds is not None:
+        given["rounds"] = rounds
+    grid = tuning.Grid(parse_contenders(methods or METHODS), checked_rates(rates), checked_seeds(seeds, (1,)))
+    folder = out or default_folder("tune", given)
+    with repeatable():
+        found = tuning.tune(given, grid, folder, make_bench(machine))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    show(tuning_table(found), Console())
+    say(f"\nRecord: {folder / 'tuning.json'}; compare with these rates by: splitmix compare ... --tuned {folder}")
+
+
+def shared_settings(given: dict[str, Any], rates: bool) -> dict[str, Any]:
+    """What all methods share: methods and seeds are named on the command line, and so may be the rates."""
+    return {key: value for key, value in given.items() if key not in ("method", "seed", *(["lr"] if rates else []))}
+
+
+def make_bench(machine: Machine) -> "Bench":
+    from splitmix.compare.compare import Bench
+    from splitmix.runs.progress import terminal_watcher
+
+    console = Console(stderr=True)
+    command = shlex.join(["splitmix", *sys.argv[1:]])
+
+    def tell(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    count, device = machine.processes(), machine.checked_device()
+    return Bench(count, device, machine.data_root, command, watch=lambda: [terminal_watcher(console)], say=tell)
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Say how to go on if the user stops it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("splitmix: stopped; repeat the command to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+def default_folder(kind: str, given: dict[str, Any]) -> Path:
+    """A name made of the settings, so that the same command finds its folder again."""
+    from splitmix.runs.config import make_config
+
+    config = make_config(given)
+    return Path("runs") / f"{kind}-{Path(config.task).absolute().name}-{config.digest()[:8]}"
+
+
+def checked_seeds(seeds: Sequence[int] | None, default: Sequence[int]) -> list[int]:
+    bad = [seed for seed in seeds or () if seed < 0]
+    if bad:
+        raise UserError(f"the seed {bad[0]} is below 0; give whole numbers from 0 on")
+    return list(dict.fromkeys(seeds or default))
+
+
+def checked_rates(rates: Sequence[float] | None) -> list[float]:
+    from splitmix.compare.tune import RATES
+
+    bad = [rate for rate in rates or () if not 0 < rate < float("inf")]
+    if bad:
+        raise UserError(f"a learning rate of {bad[0]:g} cannot be trained with; give numbers above 0, such as 0.1")
+    return list(dict.fromkeys(rates or RATES))

@@ -1,0 +1,310 @@
+"""Commands for a federation on Flower: start one on this machine, look at it, stop it, or be one of its nodes."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from splitmix.cli import app, say, show_rows
+from splitmix.cli.options import Flag, Json
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.files import write_atomically
+
+if TYPE_CHECKING:
+    from splitmix.flower.server import Terms
+    from splitmix.flower.site import Site
+    from splitmix.runs.config import Config
+
+flower = App(
+    name="flower",
+    help="Real clients on a network, by Flower.",
+    help_epilogue="Example: splitmix flower up --nodes 4; splitmix train mini --engine flower; splitmix flower down",
+)
+app.command(flower)
+STATE = Path(".flower")
+BUDGETS = "1/8 1/4 1/2 1"
+ENGINES = ("simulator", "flower", "ray")
+MISTAKE = "splitmix: "  # how the server begins a line that tells the user's mistake
+WAIT = 120.0  # seconds for nodes to connect
+STRANGERS = 5.0  # `clip` unless the user sets it: nodes may be anybody's
+State = Annotated[Path, Parameter(name="--state")]
+
+
+@flower.command
+def up(
+    *,
+    nodes: int = 4,
+    task: str = "mini",
+    budgets: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
+    data_root: Path | None = None,
+    tls: Flag = False,
+    state: State = STATE,
+) -> None:
+    """Start a federation on this machine: a SuperLink, and a SuperNode for each client; or start what has died of it.
+
+    Examples:
+
+      splitmix flower up --nodes 4
+
+      splitmix flower up --nodes 6 --task mini --budgets 1/8 1/4 1/2 1 --tls
+
+    Parameters
+    ----------
+    nodes
+        How many clients, each with its own share of the task.
+    task
+        A task (see `splitmix tasks`), or a folder of .npz files.
+    budgets
+        What clients can train: widths for equal groups, or a name (see `splitmix budgets`); default: 1/8 1/4 1/2 1.
+    data_root
+        Folder of data sets; default: the variable SPLITMIX_DATA.
+    tls
+        Encrypt, and let in only nodes whose keys are registered; all certificates and keys are made here.
+    state
+        Folder for processes, logs and keys.
+    """
+    need_flower()
+    from splitmix.data.budgets import parse_budgets
+    from splitmix.data.tasks import check_task
+    from splitmix.flower.site import marked, read_site, revive, start_link, start_nodes
+
+    if marked(state) and (state / "site.json").exists():
+        site = revive(read_site(state))
+        say(f"{site.clients} nodes at {site.address}, as they were; another federation needs another --state")
+        return
+    check_task(task)
+    if nodes < 1:
+        raise UserError(f"--nodes {nodes} is too few; give 1 or more")
+    widths = parse_budgets(" ".join(budgets or ()) or BUDGETS, clients=nodes).at(0)
+    root = {} if data_root is None else {"data-root": str(data_root.resolve())}
+    configs = [{"task": task, "budget": str(width), **root} for width in widths]
+    try:
+        site = start_nodes(start_link(state, tls=tls), configs)
+    except BaseException:
+        end(state)
+        raise
+    say(f"{nodes} nodes at {site.address}{', encrypted' if tls else ''}; logs: {site.path / 'logs'}")
+    say(f"Next: splitmix train {task} --engine flower    At the end: splitmix flower down")
+
+
+@flower.command
+def status(*, state: State = STATE, as_json: Json = False) -> None:
+    """Show which processes of the federation are running.
+
+    Example: splitmix flower status
+
+    Parameters
+    ----------
+    state
+        Folder of the federation.
+    as_json
+        Print JSON.
+    """
+    from splitmix.flower.site import describe, read_site
+    from splitmix.report.tables import Column
+
+    columns = [Column(key, key, number=key == "pid") for key in ("what", "client", "holds", "pid", "running")]
+    show_rows(f"Federation in {state}", columns, describe(read_site(state)), as_json)
+
+
+@flower.command
+def down(*, state: State = STATE) -> None:
+    """Stop the federation and all its processes.
+
+    Example: splitmix flower down
+
+    Parameters
+    ----------
+    state
+        Folder of the federation.
+    """
+    from splitmix.flower.site import stop
+
+    say(f"{stop(state)} processes stopped")
+
+
+@flower.command
+def link(
+    address: str, /, *, root_certificates: Path | None = None, insecure: Flag = False, state: State = STATE
+) -> None:
+    """Use a SuperLink that runs already, here or elsewhere, for `splitmix train --engine flower`.
+
+    Example: splitmix flower link fl.example.org:8000 --root-certificates ca.crt
+
+    Parameters
+    ----------
+    address
+        HOST:PORT of the SuperLink.
+    root_certificates
+        Certificate of the authority that signed the SuperLink's.
+    insecure
+        Talk to it without encryption.
+    state
+        Folder for what is known of it.
+    """
+    from splitmix.flower.site import Site, refuse_running, write_connection
+
+    check_encryption(root_certificates, insecure)
+    if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdigit():
+        raise UserError(f"'{address}' is no address; give HOST:PORT, such as fl.example.org:8000")
+    refuse_running(state)
+    site = Site(state.resolve(), address, root_certificates is not None)
+    if root_certificates is not None:
+        write_atomically(site.authority, root_certificates.read_bytes())
+    write_connection(site)
+    site.save()
+    say(f"Next: splitmix train nodes --engine flower -o clients=NUMBER    (a client for each node at {address})")
+
+
+@flower.command
+def node(
+    *,
+    superlink: str,
+    client: int,
+    clients: int,
+    budget: str | None = None,
+    data: Path | None = None,
+    loader: str | None = None,
+    task: str | None = None,
+    data_root: Path | None = None,
+    root_certificates: Path | None = None,
+    key: Path | None = None,
+    insecure: Flag = False,
+) -> None:
+    """Be one client of a federation, until stopped; its images stay here.
+
+    Examples:
+
+      splitmix flower node --superlink fl.example.org:8000 --client 0 --clients 4 --data images --budget 1/4
+        --root-certificates ca.crt --key node-0
+
+      splitmix flower node --superlink 127.0.0.1:8000 --client 1 --clients 4 --loader my_module:load --insecure
+
+    Parameters
+    ----------
+    superlink
+        Address of the SuperLink, as HOST:PORT.
+    client
+        Number of this client, from 0 on.
+    clients
+        How many clients there are.
+    budget
+        The largest width it can train, such as 1/4; default: as the run's settings say.
+    data
+        Folder of .npz files with this client's own images.
+    loader
+        Function of no arguments that returns (x, y) or (x, y, x_test, y_test), as module:function.
+    task
+        A task of which this client gets its share, for trying things out on one machine.
+    data_root
+        Folder of data sets, for --task; default: the variable SPLITMIX_DATA.
+    root_certificates
+        Certificate of the authority that signed the SuperLink's.
+    key
+        Private key by which the SuperLink knows this node.
+    insecure
+        Talk to the SuperLink without encryption.
+    """
+    need_flower()
+    from splitmix.flower.node import Link, be_node
+
+    check_encryption(root_certificates, insecure)
+    given = {"budget": budget, "data": data, "loader": loader, "task": task, "data-root": data_root}
+    config: dict[str, object] = {"partition-id": client, "num-partitions": clients}
+    config |= {name: str(value) for name, value in given.items() if value is not None}
+    be_node(config, Link(superlink, root_certificates, key))
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Clients that `splitmix train` does not simulate itself: where they are, and how long it waits for them."""
+
+    engine: str
+    state: Path
+    deadline: float
+    workers: int  # these two are for Ray
+    data_root: Path | None
+
+
+def train_elsewhere(where: Elsewhere, given: dict[str, Any], out: Path | None, *, resume: bool, command: str) -> Path:
+    """Train on Flower, or on its simulation; returns the run's folder."""
+    if where.engine not in ENGINES:
+        raise unknown("engine", where.engine, ENGINES)
+    if not 0 < where.deadline < float("inf"):
+        raise UserError(f"--deadline {where.deadline:g} is no time to answer in; give seconds above 0")
+    need_flower()
+    from splitmix.flower.server import Share, Terms, check_config, train_on_ray
+    from splitmix.flower.site import read_site
+    from splitmix.runs.config import make_config
+    from splitmix.runs.progress import terminal_watcher
+
+    terms = Terms(where.deadline, WAIT)
+    if where.engine == "ray":
+        config = make_config(given)
+        folder, share = out or default_folder(config), Share(where.workers, where.data_root)
+        train_on_ray(config, folder, terms, share, resume, [terminal_watcher()], command)
+        return folder
+    site = read_site(where.state)
+    if site.nodes:  # we know them
+        budgets = [node.config["budget"] for node in site.nodes]
+        given = {"clients": site.clients, "budgets": {"name": "each", "widths": budgets}, **given}
+    config = make_config({"clip": STRANGERS, **given})
+    check_config(config)
+    folder = out or default_folder(config)
+    submit(site, config, folder, terms, resume=resume, command=command)
+    return folder
+
+
+def submit(site: "Site", config: "Config", folder: Path, terms: "Terms", *, resume: bool, command: str) -> None:
+    """Hand the run to the SuperLink, and print what its server says."""
+    from splitmix.flower.submit import follow
+
+    console = Console(stderr=True)
+    mistakes: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith(MISTAKE):
+            mistakes.append(line.removeprefix(MISTAKE))
+        elif not mistakes:  # what follows is of no use to a user
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    given: dict[str, str | float | bool] = {"deadline": terms.deadline, "wait": terms.wait, "resume": resume}
+    given |= {"config": config.model_dump_json(), "out": str(folder.resolve()), "command": command}
+    follow(site, given, tell)
+    if mistakes:
+        raise UserError(mistakes[0])
+    if not folder.exists():
+        raise UserError(f"the run's folder is not on this machine; look for {folder.resolve()} on the SuperLink's")
+    if not (folder / "result.json").exists():
+        raise UserError(f"the run in '{folder}' ended early; see the SuperLink's log, then go on with --resume")
+
+
+def default_folder(config: "Config") -> Path:
+    name = f"{Path(config.task).absolute().name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
+    return Path("runs") / name
+
+
+def check_encryption(root_certificates: Path | None, insecure: bool) -> None:
+    if (root_certificates is None) != insecure:
+        raise UserError("give either --root-certificates, so that the connection is encrypted, or --insecure")
+    if root_certificates is not None and not root_certificates.is_file():
+        raise UserError(
+            f"there is no certificate '{root_certificates}'; give the file of the authority, such as ca.crt"
+        )
+
+
+def end(state: Path) -> None:
+    """Stop what was started of a federation that could not be."""
+    from splitmix.flower.site import stop
+
+    with suppress(UserError):
+        stop(state)
+
+
+def need_flower() -> None:
+    if find_spec("flwr") is None:
+        raise UserError('Flower is not installed; pip install "splitmix[flower]"')

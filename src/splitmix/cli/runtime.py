@@ -1,0 +1,236 @@
+"""Commands for a trained model on a device: bundle it, adapt it, plan its dial."""
+
+import json
+import sys
+from pathlib import Path
+
+from splitmix.cli import app, checked_image, say, show_rows
+from splitmix.cli.options import Flag, Json, Words
+from splitmix.core.errors import UserError
+from splitmix.core.width import parse_width
+
+
+@app.command
+def bundle(
+    run: Path,
+    /,
+    *,
+    out: Path | None = None,
+    half: Flag = False,
+    calibrate: Flag = False,
+    classes: Words = None,
+    image: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Pack a finished run for a device: a manifest and one file for each base, of which any first few will do.
+
+    Examples:
+
+      splitmix bundle runs/two
+
+      splitmix bundle runs/two --out two.bundle --half
+
+    Parameters
+    ----------
+    run
+        Folder of a finished run of splitmix or fedensemble.
+    out
+        Folder of the bundle; default: that of the run with .bundle at its end.
+    half
+        Store weights as float16: half the bytes; they are served as float32.
+    calibrate
+        Bundle a run with norm=batch with fixed norm statistics, one set for all clients.
+    classes
+        Names of the classes; default: those of the task, or numbers.
+    image
+        Size of the images as HEIGHTxWIDTHxCHANNELS, where the run does not say.
+    as_json
+        Print the manifest as JSON.
+    """
+    from splitmix.runs.bundling import Wish, bundle_run
+
+    size = parse_size(image) if image else ()
+    wish = Wish("float16" if half else "float32", calibrate, tuple(classes or ()), size)
+    made = bundle_run(run, out or run.with_name(f"{run.absolute().name}.bundle"), wish)
+    if as_json:
+        print(json.dumps(made.manifest.model_dump(mode="json", by_alias=True), indent=1))
+        return
+    costs = made.manifest.costs
+    say(
+        f"Bundle: {made.path}, {len(costs)} bases, {costs[-1].bytes / 1e6:.1f} MB; "
+        f"width {costs[0].width} works with the first {costs[0].bytes / 1e6:.2f} MB"
+    )
+
+
+@app.command
+def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | None = None) -> None:
+    """Adapt a bundle's norms to images of this device, without labels, and keep the result beside the bundle.
+
+    Examples:
+
+      splitmix calibrate two.bundle photos
+
+      splitmix calibrate two.bundle photos --out here.safetensors
+
+    Parameters
+    ----------
+    bundle
+        Folder of a bundle.
+    folder
+        Folder of pictures, or of .npz files with images as an array x.
+    most
+        Images to use, spread evenly over those there are.
+    out
+        File of the calibration; default: calibration.safetensors in the bundle.
+    """
+    from splitmix.runtime.images import read_images
+    from splitmix.runtime.model import Model
+
+    if most < 1:
+        raise UserError(f"--most {most} leaves no images; give 100 or more")
+    model = Model.load(bundle)
+    images = read_images(folder, model.image, most)
+    model.calibrate(images)
+    file = model.save_calibration(out)
+    given = "calibration=True" if out is None else f"calibration={str(file)!r}"
+    say(f"Calibrated on {len(images)} images: {file}; use it by Model.load({str(bundle)!r}, {given})")
+
+
+@app.command
+def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> None:
+    """Measure time and memory of every width of a bundle on this device; remembered, so that `plan` is quick.
+
+    Example: splitmix probe two.bundle
+
+    Parameters
+    ----------
+    bundle
+        Folder of a bundle.
+    fresh
+        Measure again what was measured before.
+    as_json
+        Print JSON.
+    """
+    from splitmix.report.tables import Column, human
+    from splitmix.runtime import probe as probing
+    from splitmix.runtime.model import Model
+
+    model = Model.load(bundle)
+    found = probing.probe(model, fresh=fresh)
+    rows = [{**vars(row), "width": str(row.width), "macs": model.manifest.cost(row.width).macs} for row in found]
+    columns = [
+        *(Column("width", "width"), Column("ms", "ms", two_digits), Column("slow_ms", "slow ms", two_digits)),
+        *(Column("mb", "MB", two_digits), Column("macs", "MACs", human)),
+    ]
+    threads = probing.device()["threads"]
+    on = f"{threads} {'thread' if threads == 1 else 'threads'}"
+    caption = (
+        f"one image on {on}: what three runs in four exceed, and one in ten; "
+        "memory of weights and activations, without Python and PyTorch"
+    )
+    show_rows(f"{bundle} on this device", columns, rows, as_json, caption)
+
+
+@app.command
+def plan(
+    bundle: Path,
+    /,
+    *,
+    max_ms: float | None = None,
+    max_mb: float | None = None,
+    max_macs: float | None = None,
+    min_clean: float | None = None,
+    min_robust: float | None = None,
+    prefer: str = "clean",
+    train: Flag = False,
+    atom: str = "1/8",
+    batch: int = 32,
+    as_json: Json = False,
+) -> None:
+    """Find the best width and robustness within limits; exit code 1 if nothing keeps to them.
+
+    Accuracies are the bundle's own, at the lower ends of their intervals; time and memory are measured on this device.
+
+    Examples:
+
+      splitmix plan two.bundle --max-ms 2 --min-clean 0.5
+
+      splitmix plan two.bundle --max-mb 4 --min-robust 0.4 --prefer latency
+
+      splitmix plan digit --train --max-mb 16
+
+    Parameters
+    ----------
+    bundle
+        Folder of a bundle; with --train the name of a net.
+    max_ms
+        Milliseconds for one image.
+    max_mb
+        Megabytes of memory, for weights and activations.
+    max_macs
+        Multiplications for one image.
+    min_clean
+        Accuracy on clean images, from 0 to 1.
+    min_robust
+        Accuracy under the attack that the bundle was measured with, from 0 to 1.
+    prefer
+        What to have most of within the limits: clean, robust or latency.
+    train
+        Say instead how many bases of a net a client can train in --max-mb of memory.
+    atom
+        Width of one base, for --train.
+    batch
+        Images in a training batch, for --train.
+    as_json
+        Print JSON.
+    """
+    from splitmix.runtime.model import Model
+    from splitmix.runtime.plan import Limits
+    from splitmix.runtime.plan import plan as find
+
+    if train:
+        show_training(str(bundle), max_mb, atom, batch, as_json)
+        return
+    found = find(Model.load(bundle), Limits(max_ms, max_mb, max_macs, min_clean, min_robust), prefer=prefer)
+    if as_json:
+        print(json.dumps(found.record(), indent=1))
+    else:
+        say(f"{str(found)[0].upper()}{str(found)[1:]}")
+    if not found.fits:
+        sys.exit(1)
+
+
+def show_training(net: str, max_mb: float | None, atom: str, batch: int, as_json: bool) -> None:
+    """How many bases a client can train at once."""
+    from splitmix.nets import find_net
+    from splitmix.runtime.plan import bases_that_fit
+
+    if max_mb is None or not 0 < max_mb < float("inf"):
+        raise UserError("--train needs the memory of the client; give --max-mb, such as --max-mb 16")
+    if batch < 2:
+        raise UserError(f"--batch {batch} is too small; norms need 2 images or more")
+    base, build = parse_width(atom), find_net(net)
+    size = checked_image(net, build, None)
+    bases = bases_that_fit(build, base, size, max_mb=max_mb, batch=batch)
+    if as_json:
+        print(json.dumps({"net": net, "atom": str(base), "batch": batch, "max_mb": max_mb, "bases": bases}, indent=1))
+    elif bases:
+        say(
+            f"In {max_mb:g} MB a client can train {bases} of {int(1 / base)} bases of {net}: a budget of {base * bases}"
+        )
+    else:
+        say(f"In {max_mb:g} MB a client cannot train even one base of {net}; choose a smaller --atom or --batch")
+    if not bases:
+        sys.exit(1)
+
+
+def two_digits(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def parse_size(text: str) -> tuple[int, ...]:
+    """HEIGHTxWIDTHxCHANNELS as numbers."""
+    parts = text.split("x")
+    if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) <= 2048 for part in parts):
+        raise UserError(f"'{text}' is not the size of an image; write HEIGHTxWIDTHxCHANNELS, such as 32x32x3")
+    return tuple(map(int, parts))

@@ -1,0 +1,71 @@
+"""The command that serves a bundle: a page to turn its dials on, and an HTTP interface."""
+
+import os
+from pathlib import Path
+
+from splitmix.cli import app, say
+from splitmix.core.errors import UserError
+
+
+@app.command
+def serve(
+    bundle: Path | None = None,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    rate: float = 100.0,
+    threads: int | None = None,
+) -> None:
+    """Serve a bundle: a page at / to turn width and robustness on, and an HTTP interface, described at /docs.
+
+    Without a bundle it serves a small one that comes with the package.
+
+    Examples:
+
+      splitmix serve
+
+      splitmix serve two.bundle --port 8080
+
+    Parameters
+    ----------
+    bundle
+        Folder of a bundle (see `splitmix bundle`); default: the one in the package.
+    host
+        Address to listen on; 127.0.0.1 is this machine alone, 0.0.0.0 all who can reach it.
+    port
+        Port to listen on; 0 takes any free one.
+    rate
+        Requests a second from one address, twice as many at once; 0 sets no limit.
+    threads
+        Predictions that run at the same time; default: one per core.
+    """
+    try:
+        from splitmix.serve.app import make_app
+        from splitmix.serve.server import address_of, bind, is_private, make_server, run
+    except ImportError as missing:
+        raise UserError(
+            f'serving needs {missing.name}, which is not installed; run: pip install "splitmix[serve]"'
+        ) from missing
+    from splitmix.attacks.pgd import PGD
+    from splitmix.runtime.bundle import packaged
+    from splitmix.runtime.model import Model
+    from splitmix.serve.limits import Limits
+
+    if not 0 <= rate < float("inf"):
+        raise UserError(f"--rate {rate:g} is no number of requests; give 0 for no limit, or a number such as 100")
+    if threads is not None and not 1 <= threads <= 256:
+        raise UserError(f"--threads {threads} cannot be; give a number from 1 to 256")
+    folder = bundle or packaged()
+    model = Model.load(folder)
+    limits = Limits(rate=rate, threads=threads or os.cpu_count() or 1)
+    interface = make_app(model, name=folder.absolute().name, attack=PGD(steps=20), limits=limits)
+    with bind(host, port) as listening:
+
+        def ready() -> None:
+            say(f"Serving {folder} at {address_of(listening)} (Ctrl-C stops it)")
+            if not is_private(listening):
+                say("Anyone who can reach this machine can use it: there is no password.")
+
+        run(make_server(interface, limits, ready=ready), listening)
+    say("Stopped.")

@@ -1,0 +1,1 @@
+"""Many runs: comparing methods, tuning them, and counting what they cost."""

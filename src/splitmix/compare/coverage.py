@@ -1,0 +1,110 @@
+"""Which data reached which parameters over a run, entry by entry; like its costs, replayed without training."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from splitmix.compare.costs import Account, Profiles, replay
+from splitmix.core.net import Net
+from splitmix.core.parts import covering
+from splitmix.core.rounds import Federation
+from splitmix.core.types import Layout, Part
+from splitmix.core.width import Width
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The share of the server's parameters that a client's data, or a domain's, ever trained.
+
+    `slices` are the bases, or where widths are nested the parameters of each width that no narrower one has; `reached`
+    tells for each domain its share of each slice.
+    """
+
+    clients: Mapping[int, float]
+    domains: Mapping[str, float]
+    slices: tuple[str, ...]
+    reached: Mapping[str, tuple[float, ...]]
+
+
+def coverage(account: Account, profiles: Profiles, how: Federation, domains: Mapping[int, str]) -> Coverage:
+    """Which data reached which parameters over a run, entry by entry; `domains` names each client's domain."""
+    held: dict[int, set[Part]] = {client: set() for client in domains}
+    for profile, parts in replay(account.method, profiles, how):
+        held[profile.client] |= set(covering(parts))
+    together: dict[str, set[Part]] = {}
+    for client, domain in domains.items():
+        together.setdefault(domain, set()).update(held[client])
+    layout, net = account.method.layout, account.net
+    count = cache(partial(trained, net, layout))  # many clients hold the same
+    sizes = count(frozenset(Part(base, layout.width) for base in range(layout.count)))
+    reached = {domain: count(frozenset(parts)) for domain, parts in together.items()}
+    shares = {client: sum(count(frozenset(parts)).values()) / sum(sizes.values()) for client, parts in held.items()}
+    return Coverage(
+        shares,
+        {domain: sum(found.values()) / sum(sizes.values()) for domain, found in reached.items()},
+        tuple(sizes),
+        {domain: tuple(found[name] / sizes[name] for name in sizes) for domain, found in reached.items()},
+    )
+
+
+def trained(net: Net, layout: Layout, parts: Iterable[Part]) -> dict[str, int]:
+    """How many parameters of each slice lie in at least one of the parts."""
+    held = list(parts)
+    found = {}
+    for base in range(layout.count):
+        own = [part for part in held if part.base == base]
+        narrower = 0
+        for width in (*layout.nested, layout.width):
+            inside = union_size(net, layout.width, own, width)
+            found[f"base {base}" if layout.count > 1 else str(width)] = inside - narrower
+            narrower = inside
+    return found
+
+
+def union_size(net: Net, full: Width, parts: Sequence[Part], within: Width) -> int:
+    """Parameters of the leading window `within` that lie in at least one of the parts of a base.
+
+    A part holds an outer product of rows: those of each axis. Rows that always go together are counted as one, so that
+    no array is larger than the channels of a layer squared, whatever its kernels and feature maps.
+    """
+    names = net.parameter_names(full)
+    if any(part.width == full for part in parts):
+        return sum(net.shapes(within)[name].numel() for name in names)
+    if not parts:
+        return 0
+    wide, inner, blocks = net.shapes(full), net.shapes(within), net.blocks(full)
+    shifts = torch.tensor([part.shift for part in parts])
+    shapes = [net.shapes(part.width) for part in parts]
+    rows = cache(partial(_rows, shifts))
+    return sum(
+        _outer_size(
+            rows(have, tuple(shape[name][axis] for shape in shapes), blocks.get(name, 1) if axis == 1 else 1, leading)
+            for axis, (have, leading) in enumerate(zip(wide[name], inner[name], strict=True))
+        )
+        for name in names
+    )
+
+
+def _rows(shifts: Tensor, have: int, wants: tuple[int, ...], block: int, leading: int) -> tuple[Tensor, Tensor]:
+    """Which rows of an axis each part holds, as (part, kind of row), and how many rows there are of each kind."""
+    channels, sizes = torch.arange(have) // block, torch.tensor(wants)[:, None] // block
+    held = (channels - shifts[:, None]) % (have // block) < sizes  # (part, row)
+    held |= torch.tensor(wants)[:, None] == have  # an axis that does not scale has no shift
+    kinds, counts = held[:, :leading].unique(dim=1, return_counts=True)
+    return kinds.float(), counts.double()
+
+
+def _outer_size(axes: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """Entries of an array that lie in at least one part, which is the outer product of the rows it holds."""
+    sides = sorted(axes, key=lambda side: len(side[1]))
+    if not sides:
+        return 1
+    held, sizes = sides.pop()
+    other, weights = torch.ones(len(held), 1), torch.ones(1, dtype=torch.float64)
+    for kinds, counts in sides:  # all but the last one or two have a single kind
+        other = (other[:, :, None] * kinds[:, None]).flatten(1)
+        weights = torch.outer(weights, counts).flatten()
+    return int(weights @ (other.T @ held > 0).double() @ sizes)

@@ -1,0 +1,178 @@
+"""A comparison for people and programs: one page, the tables as Markdown and LaTeX, the rows as JSON.
+
+Every number is read from the files of the runs: results, metrics, and costs counted from their settings.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from pathlib import Path
+
+from splitmix.compare import figures as compare_figures
+from splitmix.compare import maps as compare_maps
+from splitmix.compare.statistics import (
+    GREYED,
+    RULE,
+    Entry,
+    check_alike,
+    compared_widths,
+    cost_table,
+    overview_table,
+    standings,
+    summary_rows,
+    winners,
+)
+from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
+from splitmix.report.drawing import Picture
+from splitmix.report.pages import cards, described, duration, folded, framed, page, section, share
+from splitmix.report.tables import norm_text, percent, plain
+from splitmix.runs.records import Result, read_config
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of a comparison."""
+
+    page: Path
+    markdown: Path
+    latex: Path
+    rows: Path
+
+
+def write_comparison(folder: Path, entries: Sequence[Entry], *, command: str = "") -> Written:
+    """Write `comparison.html`, `table.md`, `table.tex` and `rows.json`, and say where they are."""
+    if not entries:
+        raise UserError("there are no runs to compare; name some methods")
+    check_alike(entries)
+    files = Written(*(folder / name for name in ("comparison.html", "table.md", "table.tex", "rows.json")))
+    tables = [overview_table(entries), cost_table(entries)]
+    write_atomically(files.rows, (json.dumps(as_json(entries, command), indent=1) + "\n").encode())
+    write_atomically(files.markdown, "\n".join(table.to_markdown() for table in tables).encode())
+    write_atomically(files.latex, "\n".join(table.to_latex() for table in tables).encode())
+    write_atomically(files.page, comparison_page(entries, command).encode())
+    return files
+
+
+def as_json(entries: Sequence[Entry], command: str = "") -> dict[str, object]:
+    """All that a program may want to know."""
+    first = entries[0].runs[0].result
+    runs = [
+        {"method": e.label, "seed": run.seed, "folder": run.folder.name, "weights": run.result.get("weights_sha256")}
+        for e in entries
+        for run in e.runs
+    ]
+    return {
+        "schema": 1,
+        "command": command,
+        "task": first.get("task"),
+        "rounds": first.get("rounds"),
+        "norm": norm_text(first),
+        "rule": RULE,
+        "winners": winners(entries),
+        "runs": runs,
+        "rows": summary_rows(entries),
+    }
+
+
+def headline(entries: Sequence[Entry]) -> str:
+    """Who leads where, in a sentence."""
+    if len(entries[0].runs) < 2:
+        width = compared_widths(entries)[-1]
+        best = next((s for s in standings(entries, width) if not s.over_budget), None)
+        told = f" Highest at {share(width)}: {best.label}, {percent(best.mean)} %." if best else ""
+        return f"One seed names no winner.{told}"
+    led: dict[str, list[str]] = {}
+    for width, label in winners(entries).items():
+        led.setdefault(label or "", []).append("full width" if width == "1" else width)
+    open_at = _listed(led.pop("", []))
+    leads = [f"at {_listed(widths)} {label} leads" for label, widths in led.items()]
+    if not leads:
+        return "No method leads clearly at any width."
+    told = "; ".join([*leads, *([f"at {open_at} nobody does clearly"] if open_at else [])])
+    return f"A{told[1:]}."
+
+
+def comparison_page(entries: Sequence[Entry], command: str) -> str:
+    """The page, as HTML."""
+    first = entries[0].runs[0]
+    task = first.result.get("task", "a task")
+    return page(
+        title=f"{task}: methods compared",
+        kind=f"{len(entries)} methods on {task}",
+        headline=headline(entries),
+        facts=_facts(entries),
+        sections=[
+            section("Accuracy by method and width", framed(overview_table(entries))),
+            section("What each width costs", framed(cost_table(entries))),
+            section("How they learned, and for whom", cards(_draws(entries), _notes(entries))),
+            section(
+                "How it was made",
+                described(_origin(entries, command)),
+                folded(f"config.toml of {first.folder.name}", read_config(first.folder), opened=False),
+            ),
+        ],
+    )
+
+
+def _facts(entries: Sequence[Entry]) -> Iterator[str]:
+    result = entries[0].runs[0].result
+    yield f"<b>{len(entries)}</b> methods"
+    yield f"<b>{len(entries[0].runs)}</b> seed{'s' * (len(entries[0].runs) > 1)}"
+    yield f"<b>{len(result['clients'])}</b> clients"
+    yield f"<b>{escape(plain(result.get('rounds')))}</b> rounds"
+    seconds = [run.result["seconds"] for entry in entries for run in entry.runs if "seconds" in run.result]
+    if seconds:
+        yield f"trained in <b>{duration(sum(seconds))}</b>"
+
+
+def _draws(entries: Sequence[Entry]) -> Iterator[Callable[[], Picture]]:
+    for price in compare_figures.PRICES:
+        yield partial(compare_figures.tradeoff, entries, price)
+    for by in ("round", "seconds"):
+        yield partial(compare_figures.convergence, entries, by)
+    yield partial(compare_maps.client_boxes, entries)
+    yield partial(compare_maps.domain_losses, entries)
+    yield partial(compare_maps.coverage, entries)
+
+
+def _notes(entries: Sequence[Entry]) -> Iterator[str]:
+    """What a careful reader should know."""
+    result = entries[0].runs[0].result
+    yield "All methods met the same data, budgets, clients, rounds and seeds, in the same loop."
+    yield RULE
+    if any(entry.over_budget for entry in entries):
+        yield GREYED
+    rates = {entry.lr for entry in entries}
+    if len(rates) > 1:
+        yield "Learning rates differ by method, as the table says; that is fair if all were tuned with the same effort."
+    else:
+        yield f"All methods used the learning rate {plain(entries[0].lr)}; a method may do better with one of its own."
+    yield "Accuracy is a mean over clients: each client counts the same, however many images it has."
+    yield f"The norm layers use {norm_text(result)}."
+    yield "Each run kept the weights of its best validation round; test images were scored once, at the end."
+    yield "Wall-clock is the training time of the rounds on the computer of these runs, without validation."
+
+
+def _origin(entries: Sequence[Entry], command: str) -> Iterator[tuple[str, str]]:
+    """All that is needed to make it again, as HTML."""
+    result = entries[0].runs[0].result
+    yield "Command", f"<code>{escape(command or '-')}</code>"
+    yield "Data", escape(plain(result.get("data")))
+    yield "Net", escape(plain(result.get("net")))
+    yield "Budgets", escape(_budgets(result))
+    yield "Seeds", ", ".join(str(run.seed) for run in entries[0].runs)
+    yield "Learning rates", escape(", ".join(f"{entry.label}: {plain(entry.lr)}" for entry in entries))
+    yield "Runs", escape(", ".join(run.folder.name for entry in entries for run in entry.runs))
+    yield "Versions", escape(", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items()))
+
+
+def _budgets(result: Result) -> str:
+    budgets = [client["budget"] for client in result["clients"]]
+    return ", ".join(f"{budgets.count(width)} clients {width}" for width in dict.fromkeys(budgets))
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,0 +1,247 @@
+"""Trust at the door: every answer is checked before it counts, whatever engine carried it.
+
+An update that is not what its job asked for is dropped, alone, with a reason. A change that is too large is clipped.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splitmix.core.batches import step_count
+from splitmix.core.net import Net
+from splitmix.core.parts import covering, cut
+from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, nested_width
+from splitmix.core.width import Width
+
+Usual = Mapping[str, float]  # how far clients usually move a number in a round, by kind, and in how many steps
+Fault = tuple[str, str]  # a kind, in a word, and a sentence
+VOTES = 3  # the least number of clients whose median says what is usual
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An update that did not count: whose it was, what kind of fault it had, and the same in words.
+
+    An engine gives it in place of an answer that it cannot even read.
+    """
+
+    client: int
+    kind: str
+    reason: str
+
+
+@dataclass
+class Attendance:
+    """Who was asked in a round, who came, and what became of it."""
+
+    cohort: tuple[int, ...]
+    accepted: list[int] = field(default_factory=list)
+    clipped: list[int] = field(default_factory=list)  # accepted, with a smaller change than they sent
+    rejected: list[Rejected] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    updates: Counter[int] = field(default_factory=Counter)  # for each base
+    losses: list[float] = field(default_factory=list)
+    bytes_up: int = 0
+
+    @property
+    def came(self) -> int:
+        """Answers, whatever they were worth."""
+        return len(self.accepted) + len(self.rejected)
+
+    def absences(self) -> str:
+        """Why clients were missing, such as `2 late, 1 died`."""
+        return ", ".join(f"{n} {reason}" for reason, n in Counter(gone.reason for gone in self.missing).most_common())
+
+    def row(self) -> dict[str, Any]:
+        """Who came, as it is stored."""
+        return {
+            "cohort": list(self.cohort),
+            "clipped": self.clipped,
+            "rejected": [vars(one) for one in self.rejected],
+            "missing": [vars(one) for one in self.missing],
+        }
+
+
+@dataclass
+class Door:
+    """Checks the answers of one round, one at a time, and notes who came.
+
+    Who moves a base more than `clip` times as far as usual is brought back to what is usual: the median, over the
+    clients of the round before, of how far a number moved (root mean square), parameters and norm statistics apart;
+    up to `clip` times more for a client that takes more steps. While nothing is usual yet, the size of the base itself.
+    """
+
+    net: Net
+    layout: Layout
+    weights: Weights
+    cohort: Sequence[Profile]
+    clip: float = 0.0  # 0: any distance is fine
+    usual: Usual = field(default_factory=dict)
+    seen: Attendance = field(init=False)
+    votes: dict[str, list[float]] = field(default_factory=dict, init=False)  # of each client, for what is usual
+
+    def __post_init__(self) -> None:
+        self.seen = Attendance(tuple(profile.client for profile in self.cohort))
+
+    def admitted(self, jobs: Sequence[Train], answers: Iterable[Any]) -> Iterator[Update]:
+        """The updates that count, in the order of the jobs; one is in memory at a time."""
+        samples = {profile.client: profile.samples for profile in self.cohort}
+        for job, answer in zip_longest(jobs, answers):
+            if job is None or answer is None:
+                raise RuntimeError(f"an engine gives one answer for each job, but not so to {len(jobs)} jobs")
+            if isinstance(answer, Missing):
+                self.seen.missing.append(Missing(job.client, answer.reason))
+                continue
+            self.seen.bytes_up += size_of(getattr(answer, "weights", {}))
+            fault = misfit(job, answer, samples[job.client])
+            update = fault or self._checked(job, answer)
+            if not isinstance(update, Update):
+                self.seen.rejected.append(Rejected(job.client, *update))
+                continue
+            self.seen.accepted.append(job.client)
+            self.seen.updates.update(part.base for part in covering(job.parts))
+            self.seen.losses.append(update.metrics["loss"])
+            yield update
+
+    def usual_next(self) -> Usual:
+        """What is usual after this round; a round of too few clients changes nothing."""
+        medians = {kind: sorted(votes)[(len(votes) - 1) // 2] for kind, votes in self.votes.items()}
+        return {**self.usual, **{kind: far for kind, far in medians.items() if len(self.votes[kind]) >= VOTES}}
+
+    def _checked(self, job: Train, update: Update) -> Update | Fault:
+        """The update, if its tensors are what the job asked for, with no base further from the old than it may be."""
+        parts, steps = covering(job.parts), step_count(update.samples, job.plan.batch, job.plan.epochs)
+        private = self.net.norm_names(parts[0].width) if job.local_norms else set()
+        sent = cut(self.net, self.layout, self.weights, parts)
+        old = {name: value for name, value in sent.items() if nested_width(name) is None and name not in private}
+        fault = malformed(update.weights, old)
+        if fault:
+            return fault
+        weights, votes = dict(update.weights), {"steps": float(steps)}
+        for kind, names in self._kinds(parts[0].width, old).items():
+            change = {name: weights[name] - old[name] for name in names}
+            far, usual = root_mean_square(change), self._usual(kind, {name: old[name] for name in names}, steps)
+            if not far.isfinite().all():
+                return endless(update.weights) or ("size", "its change is too large to be measured")
+            bound = usual * (self.clip or math.inf)
+            votes[kind] = float(torch.minimum(far, bound).square().mean().sqrt())
+            keep = torch.where(far > bound, usual / far, 1.0)
+            if (keep < 1).any():
+                weights |= {name: _shrunk(weights[name], old[name], change[name], keep) for name in names}
+        for kind, vote in votes.items():
+            self.votes.setdefault(kind, []).append(vote)
+        if any(weights[name] is not value for name, value in update.weights.items()):
+            self.seen.clipped.append(job.client)
+        return replace(update, weights=weights)
+
+    def _kinds(self, width: Width, entries: Weights) -> dict[str, list[str]]:
+        statistics = self.net.statistic_names(width)
+        kinds: dict[str, list[str]] = {}
+        for name in entries:
+            kinds.setdefault("statistics" if name in statistics else "parameters", []).append(name)
+        return kinds
+
+    def _usual(self, kind: str, old: Weights, steps: int) -> Tensor:
+        """How far a number of each base usually moves in so many steps."""
+        usual = self.usual.get(kind, 0.0)
+        if usual > 0:
+            more = min(max(1.0, steps / self.usual["steps"]), max(1.0, self.clip))  # the client itself says how many
+            return torch.tensor(usual * more, dtype=torch.float64)
+        size = root_mean_square(old)
+        return torch.where(size > 0, size, math.inf)  # of a base that is all zeros, nothing is known
+
+
+def misfit(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
+    """What is wrong with an answer as a whole: it must be to this job, and speak of no more samples than are known."""
+    if isinstance(answer, Rejected):
+        return answer.kind, answer.reason
+    if not isinstance(answer, Update):
+        return "kind", str(getattr(answer, "reason", "it is no update"))
+    if isinstance(job, Train) and answer.run != job.run:
+        return "run", "it is of another run"
+    if isinstance(job, Train) and answer.round != job.round:
+        return "round", f"it is of round {_short(answer.round)}, not {job.round}"
+    if answer.client != job.client:
+        return "client", f"it is of client {_short(answer.client)}, but {job.client} was asked"
+    if answer.parts != job.parts:
+        return "parts", "it does not hold the parts that were to be trained"
+    if type(answer.samples) is not int or not 0 < answer.samples <= samples:
+        return "samples", f"it claims {_short(answer.samples)} samples, but {samples} are registered"
+    loss = answer.metrics.get("loss") if isinstance(job, Train) else 0.0
+    if not isinstance(loss, float | int) or not math.isfinite(loss):
+        return "loss", f"its loss is {_short(loss)}, which is no number"
+    return None
+
+
+def malformed(weights: Weights, like: Weights) -> Fault | None:
+    """What is wrong with the tensors of an update; they must be like these in names, types and shapes."""
+    missing, more = like.keys() - weights.keys(), weights.keys() - like.keys()
+    if missing or more:
+        return "keys", f"{len(missing)} of its {len(like)} entries are missing, and {len(more)} are too many"
+    for name, wanted in like.items():
+        value: Any = weights[name]
+        if not isinstance(value, Tensor) or value.dtype != wanted.dtype or value.device != wanted.device:
+            return "dtype", f"{name} is {_short(getattr(value, 'dtype', type(value).__name__))}, not {wanted.dtype}"
+        if value.shape != wanted.shape or value.layout != wanted.layout:
+            return "shape", f"{name} has the shape {_short(tuple(value.shape))}, not {tuple(wanted.shape)}"
+        if name.endswith("running_var") and (value < 0).any():
+            return "variance", f"{name} has a variance below zero"
+    return None
+
+
+def endless(weights: Weights) -> Fault | None:
+    """Which entry is not finite."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            return "finite", f"{name} has values that are not finite"
+    return None
+
+
+def sound(job: Calibrate, answer: Any, like: Weights, samples: int) -> bool:
+    """Whether an answer holds moments of norms that there are; those that the net does not use may be left out."""
+    if misfit(job, answer, samples) or not isinstance(answer.weights, dict):
+        return False
+    known = {name: value for name, value in like.items() if name in answer.weights}
+    return not (malformed(answer.weights, known) or endless(answer.weights))
+
+
+def fair(job: Score, answer: Any) -> bool:
+    """Whether an answer is a tally of what was asked, with no more right answers than images."""
+    return (
+        isinstance(answer, Tally)
+        and answer.client == job.client
+        and len(answer.correct) == len(job.mixes)
+        and all(type(count) is int for count in (*answer.correct, answer.samples))
+        and all(0 <= count <= answer.samples for count in answer.correct)
+    )
+
+
+def root_mean_square(entries: Weights) -> Tensor:
+    """Of all numbers of each base."""
+    rows = [value.reshape(len(value), -1) for value in entries.values()]  # in one order, however they lie in memory
+    squares = torch.stack([torch.linalg.vector_norm(row, dim=1).double().square() for row in rows]).sum(0)
+    return (squares / sum(row.shape[1] for row in rows)).sqrt()
+
+
+def size_of(weights: Any) -> int:
+    """Bytes of all tensors."""
+    values = weights.values() if isinstance(weights, Mapping) else ()
+    return sum(value.numel() * value.itemsize for value in values if isinstance(value, Tensor))
+
+
+def _shrunk(value: Tensor, old: Tensor, change: Tensor, keep: Tensor) -> Tensor:
+    """The value, with the change of those bases made smaller of which less than all may be kept."""
+    share = keep.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
+    return torch.where(share < 1, old + change * share, value)
+
+
+def _short(value: Any) -> str:
+    """What a stranger sent, in few characters."""
+    text = ascii(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,156 @@
+"""Digits as distributed: idx (MNIST), libsvm text (USPS), MATLAB (SVHN, SynthDigits), listed PNGs (MNIST-M), FedBN's.
+
+A set comes in halves, official training and official test part. A half tells its labels first and gives images for
+chosen rows only, so that a large set is never held resized.
+"""
+
+import bz2
+import gzip
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitmix.core.errors import UserError
+from splitmix.data.prepare.pickles import read_inert
+from splitmix.data.prepare.pictures import open_picture
+
+Rows = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Half:
+    """One part of a set: the digit of every image, and the images of chosen rows, (n, h, w) or (n, h, w, 3)."""
+
+    labels: Rows
+    images: Callable[[Rows], Bytes]
+
+
+def mnist(images: Path, labels: Path) -> Half:
+    """Two idx files, packed by gzip."""
+    x, y = read_idx(images, 3), read_idx(labels, 1)
+    return _half(images, y, x)
+
+
+def read_idx(file: Path, axes: int) -> Bytes:
+    """Bytes in the idx format: two zeros, the type (8), the number of axes, their lengths, big-endian; the bytes."""
+    try:
+        with gzip.open(file, "rb") as stream:
+            data = stream.read()
+        sides = struct.unpack_from(f">{axes}I", data, 4)
+        if data[:4] != bytes([0, 0, 8, axes]):
+            raise ValueError(f"it begins with {data[:4].hex()} instead of 000008{axes:02x}")
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(sides)
+    except (OSError, EOFError, ValueError, struct.error) as error:
+        raise damaged(file, "idx bytes packed by gzip", error) from None
+
+
+def usps(file: Path) -> Half:
+    """Lines of `label index:value ...` packed by bzip2: labels 1 to 10 for 0 to 9, values -1 to 1 of 16x16 pixels."""
+    labels: list[int] = []
+    rows: list[Bytes] = []
+    try:
+        with bz2.open(file, "rt", encoding="ascii") as lines:
+            for line in lines:
+                label, *pairs = line.split()
+                pixels = np.zeros(256, np.float32)
+                for pair in pairs:
+                    index, _, value = pair.partition(":")
+                    pixels[_between(int(index), 1, 256) - 1] = float(value)
+                labels.append(_between(int(label), 1, 10) - 1)
+                rows.append(((pixels.clip(-1, 1) + 1) / 2 * 255).astype(np.uint8))  # rounded down, as FedBN does
+    except (OSError, EOFError, ValueError) as error:
+        raise damaged(file, "libsvm lines packed by bzip2", error) from None
+    return _half(file, labels, np.reshape(rows, (-1, 16, 16)))
+
+
+def from_matlab(file: Path) -> Half:
+    """MATLAB 5 arrays X (32, 32, 3, n) and y (n, 1), in which 10 may stand for 0."""
+    labels = _matlab(file, "y").reshape(-1).astype(np.int64) % 10
+
+    def images(rows: Rows) -> Bytes:
+        x = _matlab(file, "X")
+        if x.ndim != 4 or x.dtype != np.uint8 or x.shape[2:] != (3, len(labels)):
+            raise damaged(file, "X of bytes (height, width, 3, n)", f"it is {x.dtype} {x.shape}")
+        chosen: Bytes = x.transpose(3, 0, 1, 2)[rows]
+        return chosen
+
+    return Half(labels, images)
+
+
+def mnist_m(folder: Path, part: str) -> Half:
+    """Ganin's folder: `mnist_m_<part>_labels.txt` lists `name label`, and `mnist_m_<part>/name` is a PNG of 32x32.
+
+    The frame of two pixels is cut off: what is inside lines up with MNIST.
+    """
+    listing = folder / f"mnist_m_{part}_labels.txt"
+    try:
+        pairs = [line.split() for line in listing.read_text(encoding="ascii").splitlines() if line.strip()]
+        names, labels = [name for name, _ in pairs], [_between(int(label), 0, 9) for _, label in pairs]
+        if any("/" in name or "\\" in name for name in names):
+            raise ValueError("a name leads out of the folder")
+    except (OSError, ValueError) as error:
+        raise damaged(listing, "lines of a name and a digit", error) from None
+
+    def images(rows: Rows) -> Bytes:
+        found = np.empty((len(rows), 28, 28, 3), np.uint8)
+        for place, row in enumerate(rows):
+            file = folder / f"mnist_m_{part}" / names[row]
+            whole = np.asarray(open_picture(file.read_bytes, file))
+            found[place] = whole[2:-2, 2:-2] if whole.shape == (32, 32, 3) else whole
+        return found
+
+    return Half(np.array(labels, np.int64), images)
+
+
+def fedbn(files: list[Path]) -> Half:
+    """FedBN's pickles of (images, labels), one after the other; read as data, never unpickled."""
+    parts = []
+    for file in files:
+        try:
+            stream = file.open("rb")
+        except OSError as error:
+            raise damaged(file, "a pickle of arrays", error) from None
+        with stream:
+            value = read_inert(file, stream)
+        if not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, np.ndarray) for part in value)):
+            raise damaged(file, "a pair of arrays, images and labels", f"it holds a {type(value).__name__}")
+        parts.append(value)
+    x = np.concatenate([images for images, _ in parts])
+    return _half(files[0], np.concatenate([labels.reshape(-1) for _, labels in parts]), x)
+
+
+def damaged(file: Path, wanted: str, found: object) -> UserError:
+    return UserError(f"cannot read {file} as {wanted} ({found}); fetch the file anew")
+
+
+def _half(file: Path, labels: Any, images: NDArray[Any]) -> Half:
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iu" or len(labels) != len(images) or not len(labels):
+        raise damaged(file, "images with a label each", f"{len(images)} images, {len(labels)} labels")
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or not 0 <= labels.min() <= labels.max() <= 9:
+        raise damaged(file, "images of bytes with digits 0 to 9", f"{images.dtype} {images.shape}")
+    return Half(labels.astype(np.int64), lambda rows: images[rows])
+
+
+def _matlab(file: Path, name: str) -> NDArray[Any]:
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise UserError(f"{file.name} needs SciPy to be read; run: pip install 'splitmix[mini]'") from None
+    try:
+        found: NDArray[Any] = loadmat(file, variable_names=[name])[name]
+        return found
+    except Exception as error:  # SciPy raises what it likes on a damaged file
+        raise damaged(file, "a MATLAB 5 file with X and y", f"{type(error).__name__}: {error}") from None
+
+
+def _between(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ValueError(f"{value} is not from {low} to {high}")
+    return value

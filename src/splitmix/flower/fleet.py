@@ -1,0 +1,230 @@
+"""Who is there: the nodes that Flower knows, the client that each of them is, and messages to and from them."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from time import monotonic, sleep
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from splitmix.core.errors import UserError
+from splitmix.core.width import Width, parse_width
+from splitmix.flower.wire import from_text, text_of, to_text
+
+log = logging.getLogger(__name__)
+POLL = 0.5  # seconds between two looks for replies
+LOOK = 3.0  # seconds between two looks at who is still there
+SPARE = 60.0  # seconds for which the link keeps a message after we no longer wait for it
+LOST = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a node says of the client that it is; it never sends an image."""
+
+    client: int
+    train: int  # images
+    val: int
+    test: int
+    classes: int
+    image: tuple[int, ...]
+    domain: str
+    net: str  # the net that its task is learnt with, if the run names none
+    budget: Width | None = None  # None: as the run's settings say
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message to be sent to a node."""
+
+    node: int
+    kind: str  # query, train or evaluate
+    content: RecordDict
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A node was asked who it is, some time ago; perhaps because a rival says that it is the same client."""
+
+    node: int
+    since: float
+    rival: tuple[int, Member] | None = None
+
+
+@dataclass
+class Fleet:
+    """The clients of a run: `members` is everyone who ever came, `nodes` where each of them was last seen.
+
+    A client is known by its number, from 0 to below `count`. It may leave and come back as another node; who claims
+    the number of one that is there takes its place only if that one misses a deadline.
+    """
+
+    grid: Grid
+    settings: str  # of the run, as JSON, for nodes to prepare themselves
+    count: int
+    deadline: float = 600.0  # seconds until an answer is late
+    note: Callable[[str], None] = log.warning
+    members: dict[int, Member] = field(default_factory=dict)
+    nodes: dict[int, int] = field(default_factory=dict)
+    classes: int = 0  # of all who were there at the beginning
+    budgets: Collection[Width] = ()  # what the run was begun with; empty: it was not yet
+    _asked: dict[str, Asked] = field(default_factory=dict, init=False)  # by message
+    _refused: set[int] = field(default_factory=set, init=False)
+    _why: str = field(default="", init=False)  # the last was
+
+    def gather(self, wait: float) -> None:
+        """Wait so many seconds for clients to connect, and for who did to say who it is; somebody must have."""
+        self.refresh()  # who is there now has time to answer, however short the wait
+        end = monotonic() + wait
+        while self.refresh() < self.count and (monotonic() < end or self._asked_before(end)):
+            if not self.nodes and len(self._refused) >= self.count:
+                break
+            sleep(POLL)
+        if not self.nodes and self._refused:
+            raise UserError(f"no node can be used: {self._why}")
+        if not self.nodes:
+            raise UserError(
+                f"{count} nodes are connected, but none said within {self.deadline:.0f} s who it is; look at their logs"
+                if (count := len(self.there()))
+                else f"no node came within {wait:.0f} s; start them, and look at their logs if they are running"
+            )
+        if len(self.nodes) < self.count:
+            absent = [str(client) for client in range(self.count) if client not in self.nodes]
+            self.note(f"begun without client {', '.join(absent)}: not connected within {wait:.0f} s")
+        self.classes = max(member.classes for member in self.members.values())
+
+    def refresh(self) -> int:
+        """Look who is there and ask newcomers who they are, without waiting; returns how many clients have a node."""
+        there, busy = self.there(), {asked.node for asked in self._asked.values()}
+        waiting = {asked.rival[0] for asked in self._asked.values() if asked.rival}
+        for node in sorted(there - {*self.nodes.values(), *self._refused, *busy, *waiting}):
+            self._ask(node)
+        for reply in self.grid.pull_messages(list(self._asked)) if self._asked else ():
+            asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            if asked is not None:
+                self._hear(asked, reply, there)
+        for key, asked in list(self._asked.items()):
+            if asked.node not in there or monotonic() > asked.since + self.deadline:
+                del self._asked[key]
+                if asked.rival:
+                    self._admit(*asked.rival)
+        return len(self.nodes)
+
+    def there(self) -> set[int]:
+        """The nodes that are connected now."""
+        return set(self.grid.get_node_ids())
+
+    def exchange(self, letters: Iterable[Letter]) -> Iterator[tuple[int, RecordDict | str]]:
+        """Send letters; each comes back once, with its place among them: what was replied, or why nothing was."""
+        pending: dict[str, int] = {}
+        nodes: list[int] = []
+        for place, letter in enumerate(letters):  # only now is it made, and only one is in memory at a time
+            nodes.append(letter.node)
+            if key := self._post(letter):
+                pending[key] = place
+            else:
+                yield place, "not connected"
+        end, look = monotonic() + self.deadline, monotonic() + LOOK
+        while pending and monotonic() < end:
+            for reply in self.grid.pull_messages(list(pending)):
+                arrived = pending.pop(reply.metadata.reply_to_message_id, None)
+                if arrived is not None:  # else it is a second reply
+                    yield arrived, reply.content if reply.has_content() else complaint(reply)
+            if monotonic() > look:
+                look, there = monotonic() + LOOK, self.there()
+                for key in [key for key, place in pending.items() if nodes[place] not in there]:
+                    yield pending.pop(key), "died"
+            sleep(POLL if pending else 0)
+        for place in pending.values():
+            yield place, "late"
+
+    def _asked_before(self, moment: float) -> bool:
+        """Whether a node that was asked by then may still say who it is."""
+        return any(asked.since < moment for asked in self._asked.values())
+
+    def _post(self, letter: Letter) -> str | None:
+        """Hand a letter to the link; None if it knows no such node."""
+        message = Message(letter.content, letter.node, letter.kind, ttl=self.deadline + SPARE, group_id=letter.group)
+        return next(iter(self.grid.push_messages([message])), None) or None
+
+    def _ask(self, node: int, rival: tuple[int, Member] | None = None) -> None:
+        content = RecordDict({"about": ConfigRecord({"settings": self.settings})})
+        if key := self._post(Letter(node, "query", content)):
+            self._asked[key] = Asked(node, monotonic(), rival)
+
+    def _hear(self, asked: Asked, reply: Message, there: set[int]) -> None:
+        """A node has said who it is, or the link says in its place that it is away."""
+        if not reply.has_content() and reply.error.code in LOST:  # if it comes back, it is asked anew
+            return self._admit(*asked.rival) if asked.rival else None
+        if asked.rival:  # the one whose place was claimed is alive
+            return self._refuse(asked.rival[0], f"client {asked.rival[1].client} is connected already")
+        try:
+            if not reply.has_content():
+                raise ValueError(complaint(reply))
+            member = checked(from_text(text_of(reply.content, "member"), [Member]), self.count)
+        except ValueError as error:
+            return self._refuse(asked.node, str(error))
+        before = self.nodes.get(member.client)
+        if before is not None and before in there:
+            return self._ask(before, rival=(asked.node, member))
+        return self._admit(asked.node, member)
+
+    def _admit(self, node: int, member: Member) -> None:
+        """Take a node in as a client, unless its images are of another kind than those of the others."""
+        others = [other for client, other in self.members.items() if client != member.client]
+        if others and others[0].image != member.image:
+            return self._refuse(node, f"its images are {member.image}, those of the others {others[0].image}")
+        if self.classes and member.classes > self.classes:
+            return self._refuse(node, f"its labels need {member.classes} classes, the run began with {self.classes}")
+        if self.budgets and member.budget is not None:
+            fitting = [budget for budget in self.budgets if budget <= member.budget]
+            if not fitting:
+                return self._refuse(
+                    node, f"its budget is {member.budget}, the run began with {min(self.budgets)} or more"
+                )
+            member = replace(member, budget=max(fitting))
+        self._refused |= {self.nodes[member.client]} if member.client in self.nodes else set()  # a ghost by now
+        self.members[member.client], self.nodes[member.client] = member, node
+        return None
+
+    def _refuse(self, node: int, why: str) -> None:
+        self._refused.add(node)
+        self._why = why
+        self.note(f"a node is not used: {why}")
+
+
+def complaint(reply: Message) -> str:
+    """Why a node could not do what it was asked, in a few words."""
+    words = " ".join((reply.error.reason or "").split()) or "failed"
+    return (words.partition(":<'")[2].removesuffix("'>") or words)[:300]  # Flower writes <class 'X'>:<'reason'>
+
+
+def checked(member: Member, count: int) -> Member:
+    """A member whose words make sense."""
+    if not 0 <= member.client < count:
+        raise ValueError(f"it is client {member.client}, but the run has clients 0 to {count - 1}")
+    if not (2 <= member.train < 10**9 and 0 <= member.val < 10**9 and 0 <= member.test < 10**9):
+        raise ValueError(f"client {member.client} says that it has {member.train} training images")
+    if (
+        not 1 <= member.classes < 10**6
+        or len(member.image) not in (1, 3)
+        or not all(0 < n < 10**5 for n in member.image)
+    ):
+        raise ValueError(f"client {member.client} says that its images are {member.image[:3]}")
+    if member.budget is not None:
+        parse_width(member.budget)
+    return replace(member, domain="".join(c if c.isprintable() else "?" for c in member.domain)[:60])
+
+
+def to_file(members: dict[int, Member]) -> str:
+    """All members, a line of JSON each."""
+    return "".join(to_text(members[client]) + "\n" for client in sorted(members))
+
+
+def from_file(text: str, count: int) -> dict[int, Member]:
+    """Members that were written to a file."""
+    members = [checked(from_text(line, [Member]), count) for line in text.splitlines()]
+    return {member.client: member for member in members}

@@ -1,0 +1,54 @@
+"""The table of objectives: a name, and the local loss that clients minimise."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from inspect import signature
+from typing import Any
+
+from splitmix.attacks import find_attack
+from splitmix.attacks.pgd import PGD
+from splitmix.core.errors import UserError, unknown
+from splitmix.core.objective import Objective
+from splitmix.objectives.adversarial import Adversarial
+from splitmix.objectives.losses import Masked, Plain
+from splitmix.objectives.oat import OnceForAll
+
+
+def find_objective(value: str | Mapping[str, Any]) -> Objective:
+    """An objective by its name, or by {name=..., its own settings, those of its attack}.
+
+    >>> find_objective({"name": "adversarial", "weight": 0.3, "eps": "4/255", "steps": 3}).attack.name
+    'L-inf PGD, eps 4/255, 3 steps of 2/255, random start, 1 restart'
+    """
+    options: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"an objective needs a name, got {value!r}; choose one of {', '.join(sorted(OBJECTIVES))}")
+    if name not in OBJECTIVES:
+        raise unknown("objective", name, OBJECTIVES)
+    own = list(signature(OBJECTIVES[name]).parameters)
+    of_attack = [field.name for field in fields(PGD)] if "attack" in own else []
+    for key in options:
+        if key not in (*own, *of_attack):
+            raise unknown(f"setting of objective {name}", key, (*own, *of_attack))
+    if "attack" in own:
+        chosen = {key: options.pop(key) for key in of_attack if key in options}
+        options["attack"] = find_attack({"name": options.get("attack", "pgd7"), **chosen})
+    try:
+        objective = OBJECTIVES[name](**options)
+    except TypeError as error:
+        raise UserError(f"objective {name} does not take these settings: {error}") from None
+    if isinstance(objective, Adversarial) and objective.dual and objective.weight in (0, 1):
+        raise UserError(
+            f"with weight {objective.weight:g} one of the two norms is never trained; "
+            "choose a weight between 0 and 1, or dual=false for single norms"
+        )
+    return objective
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "plain": Plain,
+    "masked": Masked,
+    "adversarial": Adversarial,
+    "oat": OnceForAll,
+}

@@ -1,0 +1,242 @@
+"""Configs stop here: TOML and `key=value` in, one checked record out, all mistakes reported at once."""
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from splitmix.core.errors import UserError
+from splitmix.core.errors import unknown
+from splitmix.core.width import parse_width
+from splitmix.runs.recipes import RECIPES
+from splitmix.runs.recipes import apply_recipe
+from splitmix.runs.recipes import under_attack
+
+Setting = str | int | float | bool | list[Any] | dict[str, Any]
+
+
+class Config(BaseModel):
+    """Everything that decides a run's result, with its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+    task: str = Field("mini", description="a task's name, or a folder of .npz files")
+    method: str | dict[str, Any] = Field("splitmix", description="a method's name, or {name=..., its own settings}")
+    net: str | None = Field(None, description="a net's name or 'module:function'; default: the task's own")
+    rounds: int = Field(30, ge=1, description="federated rounds")
+    lr: float = Field(0.1, gt=0, description="learning rate of the first round")
+    seed: int = Field(1, ge=0, description="of all draws: data, initial weights, clients, batches")
+    atom: str = Field("1/8", description="width of one base")
+    budgets: Setting = Field("1/8 1/4 1/2 1", description="a preset, widths for equal groups, or {name=..., order=...}")
+    objective: str | dict[str, Any] = Field(
+        "plain", description="local loss: plain, masked, adversarial, oat, or {name=..., its own settings}"
+    )
+    norm: Literal["batch", "post", "tracked", "local"] = Field(
+        "post", description="where norm statistics come from; with an attack in the objective the default is tracked"
+    )
+    order: Literal["natural", "validation", "greedy"] = Field("greedy", description="which bases are mixed first")
+    schedule: Literal["constant", "cosine", "steps"] = Field("cosine", description="learning rate over the rounds")
+    floor: float = Field(0.0, ge=0, le=1, description="lowest factor of the cosine schedule")
+    milestones: list[int] = Field([150, 250], description="rounds at which the steps schedule divides by ten")
+    epochs: int = Field(1, ge=1, description="local epochs")
+    batch: int = Field(32, ge=2, description="images in a training batch")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of the local SGD")
+    weight_decay: float = Field(5e-4, ge=0, description="of the local SGD")
+    precision: Literal["full", "mixed"] = Field(
+        "full", description="of local training; mixed computes in bfloat16 where that is safe, for GPUs"
+    )
+    cohort: int | None = Field(None, ge=1, description="clients per round; default: all")
+    min_share: float = Field(0.5, ge=0, le=1, description="of a round's clients must answer, else it is repeated")
+    repeats: int = Field(2, ge=0, description="of one round, before the run is given up")
+    min_updates: int = Field(1, ge=1, description="a base that gets fewer in a round keeps its value")
+    clip: float = Field(
+        0.0, ge=0, description="updates that go so many times as far as usual are shortened; 0: never; on Flower: 5"
+    )
+    max_samples: int | None = Field(None, ge=1, description="clients that register more are not asked; default: any")
+    clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
+    partition: Setting | None = Field(
+        None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}"
+    )
+    val_ratio: float | None = Field(None, gt=0, lt=1, description="share of a client's images held out for validation")
+    rescale_init: bool = Field(True, description="start narrow nets like a slice of the full one")
+    rescale_layers: bool = Field(True, description="divide layer outputs by the width before each norm")
+    eval_every: int = Field(5, ge=1, description="rounds between validations; the best round is kept")
+    eval_batch: int = Field(128, ge=2, description="images in a batch when scoring and calibrating")
+    checkpoint_every: int = Field(5, ge=1, description="rounds between checkpoints")
+
+    @field_validator("atom", mode="before")
+    @classmethod
+    def _atom(cls, value: Any) -> str:
+        width = parse_width(value)
+        if width.numerator != 1:
+            raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
+        return str(width)
+
+    @field_validator("task", "method", "net", "objective", "budgets", "partition")
+    @classmethod
+    def _known(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.field_name not in (info.context or {}).get("own", ()):
+            _check_name(str(info.field_name), value)
+        return value
+
+    @property
+    def method_name(self) -> str:
+        return str(self.method.get("name")) if isinstance(self.method, dict) else str(self.method)
+
+    def digest(self) -> str:
+        """A hash of all that decides the result; how often it is checkpointed does not."""
+        deciding = self.model_dump(mode="json", exclude=FREE)
+        for key, value in LATER.items():
+            if deciding[key] == value:
+                del deciding[key]
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
+LATER = {"min_updates": 1, "clip": 0.0, "max_samples": None, "precision": "full"}  # which older runs do not name
+# settings in which a task differs from the defaults above
+_CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
+_PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "digits": {"rounds": 300},
+    **dict.fromkeys(("cifar10", "cifar10-half", "cifar10-small"), _CIFAR10),
+    **{task: {"rounds": 400} for task in _PICTURES},
+}
+
+
+def read_config(source: str | None, overrides: Sequence[str] = ()) -> Config:
+    """The config from a TOML file or a task's name, changed by `key=value` overrides."""
+    return make_config(read_settings(source, overrides))
+
+
+def read_settings(source: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What the user set, not yet checked: the keys of a TOML file or a task's name, and `key=value` overrides."""
+    given: dict[str, Any] = {}
+    if source is not None and source.endswith(".toml"):
+        given = read_toml(Path(source))
+    elif source is not None:
+        given = {"task": source}
+    for text in overrides:
+        key, value = parse_override(text)
+        given[key] = value
+    return given
+
+
+def make_config(given: Mapping[str, Any], *, own: Collection[str] = ()) -> Config:
+    """A checked config; every mistake is named in one error. Keys in `own` name things of the user's, in no table."""
+    task = given.get("task", "mini")
+    if under_attack(given):
+        given = {"norm": "tracked", **given}  # the paper's, and what a dial can use
+    merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **apply_recipe(given)}
+    try:
+        return Config.model_validate(merged, context={"own": own})
+    except ValidationError as error:
+        by_key = groupby(error.errors(), key=lambda mistake: str(mistake["loc"][0]))
+        raise UserError("; ".join(_sentence(key, next(mistakes)) for key, mistakes in by_key)) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no config file '{path}'") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"the config file '{path}' cannot be read: {error}") from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read `key=value`; a value that is no TOML is a plain string.
+
+    >>> parse_override("rounds=12"), parse_override("budgets=1/8 1")
+    (('rounds', 12), ('budgets', '1/8 1'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"'{text}' is not a setting; write key=value, such as rounds=12")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        if value.strip().startswith("{"):
+            example = '{name="adversarial", weight=0.5}'
+            raise UserError(
+                f"{key.strip()}={value} is not TOML; write text in quotes and 0.5 with its zero, such as {example}"
+            ) from None
+        return key.strip(), value.strip()
+
+
+def to_toml(config: Config) -> str:
+    """The resolved config as TOML, one key a line."""
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in config.model_dump().items() if value is not None)
+
+
+def check_same_config(path: Path, text: str) -> None:
+    """A run is resumed with the very settings it was begun with."""
+    stored = (path / "config.toml").read_bytes().decode(errors="replace")
+    was, now = (dict(line.partition(" = ")[::2] for line in lines.splitlines()) for lines in (stored, text))
+    was = {key: json.dumps(value) for key, value in LATER.items() if value is not None} | was
+    other = [key for key in was | now if was.get(key) != now.get(key) and key not in FREE]
+    if other:
+        told = ", ".join(f"{key} = {was.get(key, 'none')} (now {now.get(key, 'none')})" for key in other)
+        raise UserError(
+            f"the run in '{path}' was begun with other settings: {told}; give its own to resume it, or another --out"
+        )
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str | int | float):  # written alike in JSON, but TOML knows no surrogates
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    raise UserError(f"{value!r} is no setting; give text, numbers, true or false")
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+
+
+def _check_name(key: str, value: Any) -> None:
+    """Refuse what is in no table; the tables are imported here, as PyTorch takes its time."""
+    from splitmix.data.budgets import parse_law
+    from splitmix.data.partition import parse_partition
+    from splitmix.data.tasks import check_task
+    from splitmix.objectives import find_objective
+    from splitmix.methods import METHODS
+    from splitmix.nets import find_net
+
+    checks = {"task": check_task, "net": find_net, "partition": parse_partition, "objective": find_objective}
+    if key in checks:
+        checks[key](value)
+    elif key == "budgets":
+        whom = ("order", "redraw", "seed")
+        parse_law({k: v for k, v in value.items() if k not in whom} if isinstance(value, dict) else value)
+    else:
+        name = value.get("name") if isinstance(value, dict) else value
+        if name not in METHODS:
+            raise unknown(key, str(name), METHODS)
+
+
+def _sentence(key: str, mistake: Any) -> str:
+    if key == "recipe":  # a known one has been applied, and is gone
+        return str(unknown(key, str(mistake["input"]), RECIPES))
+    if mistake["type"] == "extra_forbidden":
+        near = get_close_matches(key, [*Config.model_fields, "recipe"], n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(Config.model_fields)}"
+        return f"unknown key '{key}'; {hint}"
+    said = str(mistake["msg"])
+    if mistake["type"] == "literal_error":
+        return str(unknown(key, str(mistake["input"]), get_args(Config.model_fields[key].annotation)))
+    if mistake["type"] == "value_error":
+        return f"{key}: {said.removeprefix('Value error, ')}"
+    return f"{key}: {said[0].lower()}{said[1:]} (given: {mistake['input']!r})"

@@ -1,0 +1,114 @@
+"""Asking a finished run again: other widths, other images, other norm statistics."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from splitmix.core.errors import UserError
+from splitmix.core.errors import unknown
+from splitmix.core.method import with_order
+from splitmix.core.score import Mix
+from splitmix.core.score import score
+from splitmix.core.types import Question
+from splitmix.core.types import Weights
+from splitmix.core.width import Width
+from splitmix.engines.simulator import Simulator
+from splitmix.runs.config import make_config
+from splitmix.runs.config import read_toml
+from splitmix.runs.folder import RunFolder
+from splitmix.runs.run import SCORED_NORMS
+from splitmix.runs.run import restore_memories
+from splitmix.runs.run import score_row
+from splitmix.runs.run import stored_outcome
+from splitmix.runs.setup import Setup
+from splitmix.runs.setup import set_up
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that can be asked: its set-up with the bases in order, and how its clients are to use the weights."""
+
+    path: Path
+    setup: Setup
+    weights: Weights
+    norm: str  # which statistics are used, in the words of the run
+    question: Question
+    result: dict[str, Any]
+
+    def mixes(self, widths: Sequence[Width]) -> dict[Width, Mix]:
+        """The mix of each width, or of all if none is named."""
+        method = self.setup.method
+        return {width: method.compose(width) for width in widths or method.widths}
+
+    @contextmanager
+    def engine(self, workers: int) -> Iterator[Simulator]:
+        """Its clients, with the norms that they kept to themselves."""
+        with self.setup.engine(workers) as engine:
+            if self.question.local_norms:
+                restore_memories(engine, stored_memories(self.setup, self.path))
+            yield engine
+
+
+def open_run(
+    path: Path, *, split: str = "test", norm: str | None = None, fixed: bool = False, root: Path | None = None
+) -> FinishedRun:
+    """A finished run, to be scored on a split with some norm statistics; `fixed`: not those of the batch."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    outcome = stored_outcome(path)
+    setup = set_up(make_config(read_toml(path / "config.toml")), root=root)
+    setup = replace(setup, method=with_order(setup.method, outcome.order))
+    chosen = check_norm(setup, norm, fixed=fixed)
+    weights, how = weights_for(setup, outcome.weights, chosen)
+    question = Question(split, how, setup.config.eval_batch, local_norms=setup.config.norm == "local")
+    return FinishedRun(path, setup, weights, chosen, question, outcome.result)
+
+
+def evaluate_run(
+    path: Path, widths: Sequence[Width], split: str, norm: str | None, *, workers: int, root: Path | None = None
+) -> list[dict[str, Any]]:
+    """A row per width (all of them if none is named), as in the run's result."""
+    run = open_run(path, split=split, norm=norm, root=root)
+    mixes = run.mixes(widths)
+    with run.engine(workers) as engine:
+        scores = score(engine, run.weights, mixes, run.setup.domains, run.question)
+    return [{"norm": run.norm, "split": split, **score_row(row)} for row in scores]
+
+
+def stored_memories(setup: Setup, path: Path) -> Weights:
+    """The norms that the clients kept to themselves, as they were after the best round."""
+    state, _ = RunFolder(path).load_state(setup.config.digest(), setup.fresh_weights())
+    if state is None:
+        raise UserError(f"'{path}' has no checkpoint, and only there are the clients' own norms; train it anew")
+    return state.best_memory
+
+
+def check_norm(setup: Setup, norm: str | None, *, fixed: bool = False) -> str:
+    """The norm statistics asked for, if a run of this kind has them."""
+    known = [name for name in SCORED_NORMS[setup.config.norm] if not (fixed and name == "batch")]
+    chosen = norm or known[0]
+    if fixed and chosen == "batch":
+        raise UserError(
+            f"with statistics of the batch an image's answer depends on its neighbours, which no attack can use; "
+            f"choose --norm {' or '.join(known)}"
+        )
+    if chosen not in known:
+        raise UserError(
+            f"a run with norm={setup.config.norm} has no '{chosen}' statistics to score with; choose {', '.join(known)}"
+        )
+    return chosen
+
+
+def weights_for(setup: Setup, stored: Weights, norm: str) -> tuple[Weights, str]:
+    """The weights with or without statistics, and how a client is to use them."""
+    names = setup.net.statistic_names(setup.method.layout.width)
+    bare = {name: value for name, value in stored.items() if name not in names}
+    if norm == "batch":
+        return bare, "stored"
+    if norm == "client":
+        return bare, "client"
+    return stored, "stored"

@@ -1,0 +1,163 @@
+"""What one sees while a run lasts: a bar on a terminal, plain lines elsewhere, TensorBoard if asked."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from splitmix.core.errors import UserError
+from splitmix.runs.run import Watcher
+from splitmix.runs.setup import Setup
+
+
+def terminal_watcher(console: Console | None = None) -> Watcher:
+    """A bar where there is a terminal, else a line now and then."""
+    console = console or Console(stderr=True)
+    return Bar(console) if console.is_terminal else Lines(console)
+
+
+class Bar:
+    """Round, accuracy at the narrowest and widest width, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+
+    def begin(self, setup: Setup, start: int) -> None:
+        self.progress.console.print(headline(setup, start), highlight=False, markup=False)
+        self.bar = self.progress.add_task("rounds", total=setup.config.rounds, completed=start, accuracy="")
+        self.progress.start()
+
+    def round(self, row: dict[str, Any]) -> None:
+        self.progress.update(self.bar, completed=row["round"] + 1)
+
+    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+        self.progress.update(self.bar, accuracy=accuracies(rows))
+
+    def note(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False, markup=False)
+
+    def end(self) -> None:
+        self.progress.stop()
+
+
+class Lines:
+    """A line at each validation, with the time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.done, self.total, self.start = 0, 0, 0
+
+    def begin(self, setup: Setup, start: int) -> None:
+        self.began, self.total, self.start = perf_counter(), setup.config.rounds, start
+        self._say(headline(setup, start))
+
+    def round(self, row: dict[str, Any]) -> None:
+        self.done = row["round"] + 1
+
+    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+        spent = perf_counter() - self.began
+        left = spent / max(1, self.done - self.start) * (self.total - self.done)
+        self._say(f"round {self.done}/{self.total}  {accuracies(rows)}  {spent:.0f} s, {left:.0f} s left")
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def end(self) -> None:
+        """Nothing to put away."""
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+class Countdown:
+    """Counts answers of a known number, with the time left: a bar on a terminal, else a line at each tenth."""
+
+    def __init__(self, what: str, console: Console | None = None) -> None:
+        self.what, self.console = what, console or Console(stderr=True)
+        self.done, self.total = 0, 0
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
+
+    def __enter__(self) -> "Countdown":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.console.is_terminal:
+            self.bar.stop()
+
+    def begin(self, total: int) -> None:
+        self.began, self.total = perf_counter(), total
+        if self.console.is_terminal:
+            self.task = self.bar.add_task(self.what, total=total)
+            self.bar.start()
+
+    def step(self) -> None:
+        self.done += 1
+        if self.console.is_terminal:
+            self.bar.advance(self.task)
+        elif 10 * self.done // self.total > 10 * (self.done - 1) // self.total:
+            spent = perf_counter() - self.began
+            left = spent / self.done * (self.total - self.done)
+            text = f"{self.what}: {self.done}/{self.total}  {spent:.0f} s, about {left:.0f} s left"
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+class Board:
+    """Writes the same numbers for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError('TensorBoard is not installed; pip install "splitmix[tensorboard]"') from None
+        self.open = partial(SummaryWriter, str(folder / "tensorboard"))
+
+    def begin(self, setup: Setup, start: int) -> None:
+        self.writer = self.open(purge_step=start)  # only now is the folder ours
+
+    def round(self, row: dict[str, Any]) -> None:
+        for key in ("loss", "lr", "seconds"):
+            self.writer.add_scalar(f"round/{key}", row[key], row["round"])
+
+    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+        for row in rows:
+            self.writer.add_scalar(
+                f"val accuracy/width {row['width'].replace('/', ' over ')}", row["accuracy"], row["round"]
+            )
+
+    def note(self, text: str) -> None:
+        """Notes are for the terminal."""
+
+    def end(self) -> None:
+        self.writer.close()
+
+
+def headline(setup: Setup, start: int) -> str:
+    """What is about to run, in a line."""
+    config, layout = setup.config, setup.method.layout
+    begin = f"resumed after round {start}" if start else f"{config.rounds} rounds"
+    who = f"{config.method_name} on {setup.task.name}: {len(setup.task.shards)} clients"
+    return f"{who}, {layout.count} x width {layout.width}, {begin}, seed {config.seed}"
+
+
+def accuracies(rows: Sequence[dict[str, Any]]) -> str:
+    first, last = rows[0], rows[-1]
+    shown = (
+        f"val {100 * first['accuracy']:.1f} % at {first['width']}, {100 * last['accuracy']:.1f} % at {last['width']}"
+    )
+    attacked = [trial["accuracy"] for trial in last.get("trials", ()) if trial["attack"]]
+    return ", ".join([shown, *(f"attacked {100 * accuracy:.1f} %" for accuracy in attacked)])

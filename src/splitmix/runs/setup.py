@@ -1,0 +1,203 @@
+"""From a config to the objects of a run, each checked before any training starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from inspect import Parameter, signature
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from splitmix.core.batches import as_images
+from splitmix.core.errors import UserError
+from splitmix.core.method import Method
+from splitmix.core.method import local_objective
+from splitmix.core.net import Build
+from splitmix.core.net import Net
+from splitmix.core.objective import Objective
+from splitmix.core.objective import Trial
+from splitmix.core.objective import needs_of
+from splitmix.core.objective import trials_of
+from splitmix.core.rounds import SCHEDULES
+from splitmix.core.rounds import Federation
+from splitmix.core.types import Plan
+from splitmix.core.types import Setting
+from splitmix.core.types import Weights
+from splitmix.core.width import Width
+from splitmix.core.width import parse_width
+from splitmix.data.budgets import Budgets
+from splitmix.data.budgets import check_budgets
+from splitmix.data.budgets import parse_budgets
+from splitmix.data.task import Task
+from splitmix.data.tasks import find_task
+from splitmix.engines.clients import TaskClients
+from splitmix.engines.simulator import Simulator
+from splitmix.runs.config import Config
+from splitmix.objectives import find_objective
+from splitmix.methods import find_method
+from splitmix.nets import find_net
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a run needs."""
+
+    config: Config
+    task: Task
+    budgets: Budgets
+    method: Method
+    net: Net
+    objective: Objective
+    how: Federation
+
+    @property
+    def domains(self) -> dict[int, str]:
+        """Each client and its domain."""
+        return {client: shard.domain for client, shard in enumerate(self.task.shards)}
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """What the best round is chosen by."""
+        return trials_of(find_objective(self.config.objective))
+
+    @cached_property
+    def dial(self) -> bool:
+        """Whether the model can be turned between accurate and robust."""
+        return bool(needs_of(find_objective(self.config.objective)))
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        return tuple(self.task.train.images.shape[1:])
+
+    def engine(self, workers: int, device: str = "cpu") -> Simulator:
+        clients = TaskClients(self.task, self.budgets, device)
+        return Simulator(self.net, self.method.layout, clients, self.objective, workers, device)
+
+    def fresh_weights(self) -> Weights:
+        tracked = self.config.norm in ("tracked", "local")
+        return self.net.init(self.method.layout, self.config.seed, rescale=self.config.rescale_init, tracked=tracked)
+
+
+def set_up(config: Config, *, root: Path | None = None, task: Task | None = None, build: Build | None = None) -> Setup:
+    """Make the objects of a run; a user's own task and net take the place of the named ones."""
+    if task is None:
+        settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
+        task = find_task(config.task, root=root, seed=config.seed, settings=settings)
+    check_validation(config.norm, task)
+    atom = parse_width(config.atom)
+    budgets = parse_budgets(config.budgets, clients=len(task.shards), seed=config.seed)
+    check_budgets(budgets, atom)
+    setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed)
+    method = find_method(config.method, setting)
+    given = find_objective(config.objective)
+    build = with_needs(build or make_build(config, task), needs_of(given))
+    check_norm(config.norm, method, needs_of(given))
+    check_net(build, method.layout.width, task, dial=bool(needs_of(given)))
+    objective = local_objective(method, given)
+    return Setup(config, task, budgets, method, Net(build), objective, federation(config))
+
+
+def make_build(config: Config, task: Task) -> Build:
+    """The named net with what it takes of these: a user's own may take the width alone."""
+    net = find_net(config.net or task.net)
+    offered: dict[str, object] = {"classes": task.classes, "rescale_layers": config.rescale_layers}
+    takes = signature(net).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
+        return partial(net, **offered)
+    return partial(net, **{key: value for key, value in offered.items() if key in takes})
+
+
+def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:
+    """The net as the objective needs it, such as with dual norms."""
+    takes = signature(build).parameters
+    if not needs or any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
+        return partial(build, **needs) if needs else build
+    for need in needs.keys() - takes.keys():
+        raise UserError(
+            f"this objective needs a net with a robustness dial, but this one takes no setting '{need}'; "
+            f"write it as build(width, *, {need}=False) with norms from splitmix.nets, or choose another net"
+        )
+    return partial(build, **needs)
+
+
+def federation(config: Config) -> Federation:
+    options: dict[str, dict[str, object]] = {
+        "cosine": {"floor": config.floor},
+        "steps": {"milestones": tuple(config.milestones)},
+    }
+    schedule = SCHEDULES[config.schedule](**options.get(config.schedule, {}))  # type: ignore[arg-type]
+    plan = Plan(config.lr, config.epochs, config.batch, config.momentum, config.weight_decay, config.precision)
+    return Federation(
+        config.rounds,
+        plan,
+        schedule,
+        config.cohort,
+        config.seed,
+        config.norm == "local",
+        run=config.digest()[:16],
+        clip=config.clip,
+        min_share=config.min_share,
+        repeats=config.repeats,
+        min_updates=config.min_updates,
+        max_samples=config.max_samples,
+    )
+
+
+def check_validation(norm: str, task: Task) -> None:
+    """The best round is chosen on validation images; norms that use the batch's statistics need two of them."""
+    least = 1 if norm in ("tracked", "local") else 2
+    if all(len(shard.val) < least for shard in task.shards):
+        raise UserError(
+            f"no client of the task '{task.name}' has {least} validation images, by which the best round is chosen; "
+            "raise val_ratio or ask for fewer clients"
+        )
+
+
+def check_norm(norm: str, method: Method, needs: Mapping[str, bool]) -> None:
+    """A dial blends fixed statistics, which must be tracked; norms that stay on a client know one width only."""
+    if needs and norm not in ("tracked", "local"):
+        raise UserError(
+            f"norm '{norm}' keeps no statistics of attacked images, which a net with a robustness dial needs; "
+            "choose norm 'tracked' or 'local'"
+        )
+    if norm == "local" and method.layout.nested:
+        raise UserError(
+            f"norm 'local' needs parts of one width, but this method nests {len(method.layout.nested) + 1} widths in "
+            "one net, and a client's own norms fit just one of them; choose norm 'post', 'batch' or 'tracked'"
+        )
+
+
+def check_net(build: Build, width: Width, task: Task, *, dial: bool = False) -> None:
+    """Run two images through the net: what does not fit is said before training."""
+    shape = tuple(task.train.images.shape[1:])
+    try:
+        module = build(width)
+    except (RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        raise UserError(
+            f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
+        ) from None
+    wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
+    if wanted is not None and len(wanted) == len(shape) and wanted != shape:
+        raise UserError(
+            f"the net takes images of shape {wanted}, but the task '{task.name}' has {shape}; "
+            "choose another net or resize the images"
+        )
+    try:
+        logits = _try(module, task, dial)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
+    if logits.dim() != 2 or logits.shape[1] != task.classes:
+        given = tuple(logits.shape[1:])
+        raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _try(module: nn.Module, task: Task, dial: bool) -> torch.Tensor:
+    two = as_images(torch.from_numpy(task.train.images[[0, -1]]))
+    with torch.no_grad():
+        logits: torch.Tensor = module.train()(two, 1.0) if dial else module.train()(two)
+    return logits

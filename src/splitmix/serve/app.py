@@ -1,0 +1,181 @@
+"""The HTTP interface: predict, model, manifest, plan, health and metrics, and the page that shows them all."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from fractions import Fraction
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from splitmix import __version__
+from splitmix.core.errors import UserError
+from splitmix.core.objective import Attack
+from splitmix.runtime.model import Model
+from splitmix.runtime.pictures import TooManyPixelsError, UnreadableError
+from splitmix.serve.describe import page_of
+from splitmix.serve.limits import Guard, Limits
+from splitmix.serve.metrics import Counting
+from splitmix.serve.questions import bodies, form_schema, read_json, read_question
+from splitmix.serve.schemas import Answer, AskPixels, Error, Planned, Wish, read_record, sentence
+from splitmix.serve.service import BusyError, Service
+
+STATIC = Path(__file__).parent / "static"
+REASONS = {
+    400: "what was sent cannot be read",
+    408: "it took too long to arrive",
+    413: "too many bytes or pixels",
+    415: "neither JSON nor a form",
+    422: "a setting that cannot be",
+    429: "too many requests",
+    503: "busy",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error, "description": reason} for status, reason in REASONS.items()
+}
+
+
+def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limits: Limits | None = None) -> FastAPI:
+    """The interface of one model; with an attack, visitors may turn it on the pictures that they send."""
+    limits = limits or Limits()
+    service = Service(model, attack, limits)
+    app = FastAPI(
+        title="splitmix",
+        version=__version__,
+        description="A trained model whose width and robustness are settings of every request.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan(service),
+    )
+    app.add_middleware(Guard, limits=limits)
+    app.add_middleware(Counting, metrics=service.metrics)
+    _explain_errors(app)
+    _add_questions(app, service, limits)
+    _add_facts(app, service, name)
+    _add_pages(app)
+    return app
+
+
+def _add_questions(app: FastAPI, service: Service, limits: Limits) -> None:
+    @app.post(
+        "/api/predict", responses=ERRORS, openapi_extra=bodies(json=AskPixels.model_json_schema(), form=form_schema())
+    )
+    async def predict(request: Request) -> Answer:
+        """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
+        asked = perf_counter()
+        ask, decode = await read_question(request, limits.pixels)
+        return await service.run(lambda: service.answer(ask, decode(service.model.image), asked))
+
+    @app.get("/api/plan", responses=ERRORS)
+    async def plan(wish: Annotated[Wish, Query()]) -> Planned:
+        """The best dial within limits on time, memory, work and accuracy."""
+        return await service.plan(wish)
+
+    @app.post("/api/plan", responses=ERRORS, openapi_extra=bodies(json=Wish.model_json_schema()))
+    async def plan_by_json(request: Request) -> Planned:
+        """The same, with the limits in JSON."""
+        return await service.plan(read_record(Wish, await read_json(request)))
+
+
+def _add_facts(app: FastAPI, service: Service, name: str) -> None:
+    model, began = service.model, monotonic()
+
+    @app.get("/api/model")
+    async def about() -> dict[str, Any]:
+        """What is served now: classes, widths, what each costs, and the measured table."""
+        return {**facts_of(model), "name": name, "attack": service.attack.name if service.attack else None}
+
+    @app.get("/api/manifest")
+    async def manifest() -> dict[str, Any]:
+        """The manifest of the bundle, as it is on disk."""
+        return model.manifest.model_dump(mode="json", by_alias=True)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Whether it serves, which widths, and for how long."""
+        return {"status": "ok", "widths": [str(w) for w in model.widths], "seconds": round(monotonic() - began, 1)}
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Counters for Prometheus."""
+        return Response(service.metrics.text(), media_type=service.metrics.content_type)
+
+
+def _add_pages(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(STATIC / "index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> HTMLResponse:
+        return HTMLResponse(page_of(app.openapi(), str(request.base_url)))
+
+    app.mount("/static", StaticFiles(directory=STATIC))
+
+
+def facts_of(model: Model) -> dict[str, Any]:
+    """What a client must know before it asks: from the manifest, for the bases that have arrived."""
+    said, widest = model.manifest, model.widths[-1]
+    table = said.table.model_dump(mode="json")
+    return {
+        "net": said.net.name,
+        "task": said.trained.get("task"),
+        "storage": said.storage,
+        "classes": list(model.classes),
+        "image": list(model.image),
+        "atom": str(model.atom),
+        "bases": len(said.bases),
+        "widths": [str(width) for width in model.widths],
+        "dual": model.dual,
+        "costs": [cost.model_dump() for cost in said.costs[: len(model.widths)]],
+        "table": {**table, "rows": [row for row in table["rows"] if Fraction(row["width"]) <= widest]},
+        "version": __version__,
+    }
+
+
+def _lifespan(service: Service) -> Any:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.warm_up()
+        yield
+        service.close()
+
+    return lifespan
+
+
+def _explain_errors(app: FastAPI) -> None:
+    """Whatever goes wrong is a status and one sentence."""
+
+    def say(status: int, why: str, **headers: str) -> JSONResponse:
+        return JSONResponse({"error": why}, status, headers or None)
+
+    async def mistaken(_: Request, error: Exception) -> JSONResponse:
+        status = 400 if isinstance(error, UnreadableError) else 413 if isinstance(error, TooManyPixelsError) else 422
+        return say(status, " ".join(str(error).split()))
+
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        status, why = getattr(error, "status_code", 400), str(getattr(error, "detail", error))
+        if status in (404, 405):
+            why = f"there is no {request.method} {request.url.path[:100]}; see /docs"
+        return say(status, why)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        mistakes = error.errors() if isinstance(error, RequestValidationError) else ()
+        return say(422, "; ".join(dict.fromkeys(sentence(mistake) for mistake in mistakes)))
+
+    async def busy(_: Request, error: Exception) -> JSONResponse:
+        return say(503, "too many predictions are waiting; try again in a moment", **{"retry-after": "1"})
+
+    async def broken(_: Request, error: Exception) -> JSONResponse:
+        return say(500, "something went wrong here; the server's own output says what")
+
+    app.add_exception_handler(UserError, mistaken)
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(BusyError, busy)
+    app.add_exception_handler(Exception, broken)

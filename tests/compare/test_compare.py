@@ -1,0 +1,106 @@
+"""Comparing methods: which runs are made, in which order and how often, by one tiny real comparison."""
+
+import pytest
+
+from helpers.made_runs import fake_run
+from helpers.tiny_task import SETTINGS, stripes_folder
+from splitmix.cli import main
+from splitmix.compare import page as compare_report
+from splitmix.compare.compare import Bench, compare, planned, time_left
+from splitmix.compare.contenders import parse_contenders
+from splitmix.compare.statistics import summary_rows
+from splitmix.core.errors import UserError
+
+pytestmark = pytest.mark.slow  # whole runs and commands
+
+
+class Quiet:
+    """Counts the runs that begin."""
+
+    begun = 0
+
+    def begin(self, setup, start):
+        Quiet.begun += 1
+
+    def round(self, row): ...
+
+    def scores(self, rows): ...
+
+    def note(self, text): ...
+
+    def end(self): ...
+
+
+def bench(**more):
+    Quiet.begun = 0
+    return Bench(command="splitmix compare", watch=lambda: [Quiet()], **more)
+
+
+@pytest.mark.slow
+def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare_report, "comparison_page", lambda entries, command: "")  # pictures take their time
+    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
+    told = []
+    methods = parse_contenders(["splitmix", "heterofl"])
+    compare(given, methods[:1], [1], tmp_path / "out", bench())
+    found = compare(given, methods, [1, 2], tmp_path / "out", bench(say=told.append))
+    assert Quiet.begun == 3
+    assert [text.split(" (")[0] for text in told] == [
+        "run 2 of 4: heterofl, seed 1",
+        "run 3 of 4: splitmix, seed 2",
+        "run 4 of 4: heterofl, seed 2",
+    ]
+    assert all("all in about" in text for text in told)
+    runs = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert runs == ["heterofl-s1", "heterofl-s2", "splitmix-s1", "splitmix-s2"]
+    assert (tmp_path / "out" / "splitmix-s1" / "report.html").exists()
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    again = compare(given, methods, [1, 2], tmp_path / "out", bench())
+    assert Quiet.begun == 0
+    assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()} == before
+    assert summary_rows(again.entries) == summary_rows(found.entries)
+    assert found.entries[0].runs[0].costs["coverage"]["domains"].keys() == {"north", "south"}
+
+
+@pytest.mark.slow
+def test_a_method_that_cannot_run_is_told_before_anything_is_trained(tmp_path):
+    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "budgets": "1/4 1/2"}
+    with pytest.raises(UserError, match="no client can train width 1"):
+        compare(given, parse_contenders(["splitmix", "fedavg:width=1,mode=strict"]), [1], tmp_path / "out", bench())
+    assert Quiet.begun == 0
+
+
+def test_a_run_with_other_settings_is_in_the_way(tmp_path):
+    fake_run(tmp_path / "splitmix-s1")
+    with pytest.raises(UserError, match="begun with other settings"):
+        planned({"task": "mini", "rounds": 3}, parse_contenders(["splitmix"]), [1], tmp_path)
+
+
+def test_the_time_left_is_judged_by_finished_runs_of_the_same_method():
+    assert time_left([], ["splitmix"]) == ""
+    assert time_left([("splitmix", 100.0)], ["splitmix", "heterofl", "heterofl"]) == " (all in about 5 min 0 s)"
+    both = [("splitmix", 100.0), ("heterofl", 10.0)]
+    assert time_left(both, ["splitmix", "heterofl"]) == " (all in about 1 min 50 s)"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["compare", "mini", "--methods", "splitmx"], "did you mean 'splitmix'?"),
+        (["compare", "mini", "--methods", "fedavg:width"], "write key=value"),
+        (["compare", "mini", "--seeds", "-1"], "seed"),
+        (["compare", "nowhere.toml"], "no config file"),
+        (["compare", "mini", "--tuned", "nowhere.json"], "no tuning record"),
+        (["compare", "mini", "-o", "roundz=3"], "did you mean 'rounds'?"),
+        (["compare", "mini", "--workers", "0"], "too few"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    error = capsys.readouterr().err
+    assert left.value.code == 2
+    assert told in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()

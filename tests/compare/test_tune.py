@@ -1,0 +1,216 @@
+"""Tuning: what is chosen and why, the record of it, and one tiny search that never sees a test image."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from helpers.tiny_task import SETTINGS, stripes_folder
+from splitmix.cli import main
+from splitmix.compare.compare import Bench, planned
+from splitmix.compare.contenders import parse_contenders, with_rates
+from splitmix.compare.tune import Grid, planned_trials, tune
+from splitmix.compare.tuning import (
+    best_round,
+    read_rates,
+    read_tuning,
+    tuning_table,
+    with_choice,
+    with_trial,
+    write_tuning,
+)
+from splitmix.core.errors import UserError
+from splitmix.runs.run import Run
+
+
+def trial(method, lr, accuracy, seed=1):
+    return {
+        **{"method": method, "lr": lr, "seed": seed, "folder": "f", "accuracy": accuracy, "round": 3},
+        **{"widths": {"1": accuracy}, "seconds": 10.0, "config": f"{method} {lr} {seed}"},
+    }
+
+
+def record(*trials, rates=(0.01, 0.1, 1.0), seeds=(1,)):
+    methods = list(dict.fromkeys(found["method"] for found in trials))
+    return with_choice(
+        {
+            **{"schema": 1, "task": "mini", "command": "splitmix tune", "judged": "by hand", "methods": methods},
+            **{"rates": list(rates), "seeds": list(seeds), "rounds": 4, "seconds": 0.0, "settings": {}, "chosen": {}},
+            "trials": list(trials),
+        }
+    )
+
+
+FULL = record(*(trial("splitmix", lr, accuracy) for lr, accuracy in ((0.01, 0.5), (0.1, 0.9), (1.0, 0.2))))
+
+
+def score(round, width, accuracy, split="val"):
+    return {"kind": "score", "round": round, "split": split, "width": width, "accuracy": accuracy}
+
+
+# --- choosing -----------------------------------------------------------------------------------------------------
+
+
+def test_the_best_round_is_that_of_the_best_average_over_widths():
+    rows = [score(0, "1/8", 0.9), score(0, "1", 0.1), score(4, "1/8", 0.5), score(4, "1", 0.75), score(9, "1", 1.0)]
+    assert best_round(rows, {"1/8", "1"}) == {"accuracy": 0.625, "round": 5, "widths": {"1/8": 0.5, "1": 0.75}}
+
+
+def test_only_validation_images_and_the_asked_widths_count():
+    rows = [score(0, "1", 0.3), score(1, "1", 0.9, split="test"), score(1, "1/2", 0.9)]
+    assert best_round(rows, {"1"})["accuracy"] == 0.3
+    with pytest.raises(UserError, match="no validation scores"):
+        best_round(rows, {"1/4"})
+
+
+def test_where_rounds_are_judged_under_attack_so_are_trials():
+    rows = [score(0, "1/8", 0.9), score(0, "1", 0.9) | {"judged": 0.5}, score(1, "1/8", 0.8), score(1, "1", 0.8)]
+    rows[-1]["judged"] = 0.6
+    assert best_round(rows, {"1/8", "1"}) == {"accuracy": 0.6, "round": 2, "widths": {"1": 0.6}}
+
+
+def test_the_rate_with_the_best_accuracy_is_chosen():
+    assert FULL["chosen"] == {"splitmix": {"lr": 0.1, "accuracy": 0.9, "edge": False}}
+
+
+def test_of_equal_rates_the_lower_one_is_chosen_and_an_edge_is_told():
+    equal = record(*(trial("splitmix", lr, 0.5) for lr in (0.01, 0.1, 1.0)))
+    assert equal["chosen"]["splitmix"] == {"lr": 0.01, "accuracy": 0.5, "edge": True}
+    assert "At the edge of what was tried" in tuning_table(equal).caption
+    assert "At the edge" not in tuning_table(FULL).caption
+
+
+def test_seeds_are_averaged():
+    found = [trial("splitmix", lr, accuracy, seed) for lr, pair in ((0.1, (0.5, 0.7)), (1.0, (0.9, 0.2)))
+             for seed, accuracy in enumerate(pair, 1)]  # fmt: skip
+    assert record(*found, rates=(0.1, 1.0), seeds=(1, 2))["chosen"]["splitmix"]["lr"] == 0.1
+
+
+def test_a_method_that_did_not_try_all_rates_has_none_chosen():
+    more = with_trial(FULL | {"methods": ["splitmix", "heterofl"]}, trial("heterofl", 0.1, 0.99))
+    assert more["chosen"].keys() == {"splitmix"}
+    assert tuning_table(more).cells()[1] == ["heterofl", "-", "99.0", "-", "-"]
+
+
+def test_a_trial_that_is_repeated_counts_once():
+    again = with_trial(FULL, trial("splitmix", 1.0, 0.95))
+    assert len(again["trials"]) == 3
+    assert again["chosen"]["splitmix"]["lr"] == 1.0
+    assert again["seconds"] == 30.0
+
+
+def test_the_table_shows_every_rate_and_marks_the_chosen():
+    assert "| splitmix | 50.0 | **90.0** | 20.0 | 0.1 |" in tuning_table(FULL).to_markdown()
+
+
+# --- the record ---------------------------------------------------------------------------------------------------
+
+
+def test_a_record_comes_back_from_its_file_or_folder(tmp_path):
+    write_tuning(tmp_path, FULL)
+    assert read_tuning(tmp_path / "tuning.json") == FULL
+    assert read_rates(tmp_path, "mini") == read_rates(tmp_path / "tuning.json", "mini") == {"splitmix": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "no tuning record"),
+        ("[]", "no tuning record"),
+        ('{"schema": 1}', "no tuning record"),
+        (None, "there is no"),
+    ],
+)
+def test_what_is_no_record_is_one_sentence(tmp_path, text, words):
+    file = tmp_path / "tuning.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=words) as refusal:
+        read_rates(file, "mini")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_record_of_another_schema_or_task_is_refused(tmp_path):
+    write_tuning(tmp_path, FULL | {"schema": 2})
+    with pytest.raises(UserError, match="schema 2"):
+        read_rates(tmp_path, "mini")
+    write_tuning(tmp_path, FULL)
+    with pytest.raises(UserError, match="tuned on mini, not on digits"):
+        read_rates(tmp_path, "digits")
+
+
+# --- what is tried ------------------------------------------------------------------------------------------------
+
+
+def test_every_method_tries_the_same_rates(tmp_path):
+    grid = Grid(parse_contenders(["splitmix", "heterofl"]), rates=(0.3, 0.1), seeds=(1, 2))
+    plans = planned_trials({"task": "mini"}, grid, tmp_path)
+    assert len(plans) == 8
+    assert [plan.folder.name for plan in plans[:3]] == ["splitmix-lr0.1-s1", "splitmix-lr0.3-s1", "heterofl-lr0.1-s1"]
+    assert [plan.config.lr for plan in plans[:3]] == [0.1, 0.3, 0.1]
+
+
+@pytest.mark.parametrize("grid", [{"contenders": []}, {"rates": ()}, {"seeds": ()}])
+def test_nothing_to_try_is_told(grid):
+    with pytest.raises(UserError, match="nothing to try"):
+        Grid(**{"contenders": parse_contenders(["splitmix"]), **grid})
+
+
+def test_a_method_may_not_bring_the_rate_that_is_looked_for():
+    with pytest.raises(UserError, match="brings its own learning rate"):
+        Grid(parse_contenders(["splitmix:lr=0.1"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tune", "mini", "--rates", "0"], "a learning rate of 0"),
+        (["tune", "mini", "--rates", "fast"], "fast"),
+        (["tune", "mini", "--methods", "splitmix:lr=1"], "own learning rate"),
+        (["tune", "mini", "--rounds", "0"], "rounds"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    error = capsys.readouterr().err
+    assert (left.value.code, error.count("\n")) == (2, 1)
+    assert told in error
+
+
+# --- a real search ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_search_keeps_a_record_goes_on_where_it_stopped_and_never_tests(tmp_path, monkeypatch):
+    def never(self, began):
+        raise AssertionError("a trial must not be tested")
+
+    monkeypatch.setattr(Run, "_finish", never)
+    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
+    told: list[str] = []
+    bench = Bench(command="splitmix tune", say=told.append)
+    grid = Grid(parse_contenders(["splitmix", "heterofl"]), rates=(0.1, 0.001))
+    first = tune(given, replace(grid, contenders=grid.contenders[:1]), tmp_path / "out", bench)
+    found = tune(given, grid, tmp_path / "out", bench)
+    assert [text.split(" (")[0] for text in told] == [
+        "trial 1 of 2: splitmix, lr 0.001, seed 1",
+        "trial 2 of 2: splitmix, lr 0.1, seed 1",
+        "trial 3 of 4: heterofl, lr 0.001, seed 1",
+        "trial 4 of 4: heterofl, lr 0.1, seed 1",
+    ]
+    assert found["trials"][:2] == first["trials"]
+    assert found["chosen"].keys() == {"splitmix", "heterofl"}
+    assert found["trials"][0]["widths"].keys() == {"1/4", "1/2", "1"}
+    assert not list((tmp_path / "out").rglob("result.json"))
+    assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == found
+    assert tune(given, grid, tmp_path / "out", bench) == found
+    assert len(told) == 4
+    (tmp_path / "out" / "tuning.json").unlink()
+    assert tune(given, grid, tmp_path / "out", bench) == found  # made again from the trials, with the time they took
+    tuned = with_rates(grid.contenders, read_rates(tmp_path / "out", given["task"]))
+    rates = [plan.config.lr for plan in planned(given, tuned, [1], tmp_path / "compared")]
+    assert rates == [found["chosen"]["splitmix"]["lr"], found["chosen"]["heterofl"]["lr"]]
+    with pytest.raises(UserError, match="other settings"):
+        tune({**given, "momentum": 0.5}, grid, tmp_path / "out", bench)

@@ -1,0 +1,97 @@
+"""Whole runs with one client that sends another kind of harm in each round; where all are honest, no bit changes."""
+
+import weakref
+from dataclasses import replace
+
+import pytest
+
+from helpers.answers import ATTACKER, NET, Attacker, Tampered
+from helpers.toys import ATOM, LAYOUT, METHOD, PLAN, ToyClients, bases, to_bytes, toy_simulator, toy_weights
+from splitmix.core.parts import merge
+from splitmix.core.rounds import Federation, federate, make_jobs
+from splitmix.core.score import Question, score
+from splitmix.core.types import Missing
+from splitmix.core.width import Width
+
+CLIENTS = ToyClients((24, 20, 28, 16, 24, 32, 20, 24), (ATOM, ATOM, Width(1, 2), Width(1)) * 2)
+TRICKS = (
+    *("nan", "inf", "shape", "single", "extra", "less", "foreign", "many", "negative", "none"),
+    *("far", "old", "twice", "oversized"),
+)
+
+
+def run_with(tamper, *, rounds, **settings):
+    """The weights and the reports of a run whose answers are tampered with."""
+    reports = []
+    how = Federation(rounds, replace(PLAN, batch=8), seed=2, **{"clip": 5.0, **settings})
+    engine = Tampered(tamper, toy_simulator(CLIENTS))
+    weights = federate(METHOD, engine, engine.engine.net, toy_weights(), how, on_round=reports.append)
+    return weights, reports
+
+
+def absent(asked, got):
+    return Missing(ATTACKER, "away") if asked.client == ATTACKER else got
+
+
+def accuracy(weights):
+    """Of the widest mix, on ninety images of each client."""
+    many = toy_simulator(replace(CLIENTS, sizes=(90,) * 8))
+    (scored,) = score(many, weights, {Width(1): bases(0, 1, 2, 3)}, dict.fromkeys(range(8), ""), Question())
+    return scored.pooled
+
+
+@pytest.fixture(scope="module")
+def without():
+    """The accuracy of a run that the attacker takes no part in."""
+    return accuracy(run_with(absent, rounds=len(TRICKS))[0])
+
+
+@pytest.mark.slow
+def test_one_client_that_tries_everything_harms_nothing(without):
+    attacked, reports = run_with(Attacker(TRICKS), rounds=len(TRICKS))
+    assert without > 0.95
+    assert abs(accuracy(attacked) - without) <= 0.01
+    for trick, report in zip(TRICKS, reports, strict=True):
+        assert len(report.seen.accepted) == 7 + (trick in ("far", "twice"))
+        assert (ATTACKER in report.seen.clipped) == (trick == "far")
+        assert [one.client for one in report.seen.rejected] == [ATTACKER] * (trick not in ("far", "twice"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trick", ["far", "backwards"])
+def test_going_too_far_in_every_round_from_the_first_on_harms_nothing(without, trick):
+    attacked, reports = run_with(Attacker((trick,)), rounds=len(TRICKS))
+    assert all(ATTACKER in report.seen.clipped for report in reports)
+    assert accuracy(attacked) >= without - 0.01
+
+
+def test_without_the_bound_one_client_is_enough_to_end_it():
+    weights, _ = run_with(Attacker(("far",)), rounds=1, clip=0.0)
+    assert max(float(value.abs().max()) for value in weights.values()) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tracked", [False, True])
+def test_where_all_are_honest_the_door_changes_no_bit(tracked):
+    weights, engine = toy_weights(tracked=tracked), toy_simulator(CLIENTS)
+    how, plain, reports = Federation(4, PLAN, seed=2, clip=5.0), weights, []
+    guarded = federate(METHOD, engine, NET, weights, how, on_round=reports.append)
+    for round in range(4):
+        cohort = engine.profiles(round)
+        plan = replace(PLAN, lr=PLAN.lr * how.schedule(round, 4))
+        jobs = make_jobs(METHOD.assign(round, cohort), cohort, round, plan, how)
+        plain = merge(NET, LAYOUT, plain, engine.run(plain, jobs))
+    assert to_bytes(guarded) == to_bytes(plain)
+    assert not any(report.seen.clipped for report in reports)
+
+
+def test_one_update_is_in_memory_at_a_time():
+    alive, most = [], []
+
+    def watch(asked, got):
+        alive.append(weakref.ref(got))
+        most.append(sum(one() is not None for one in alive))
+        return got
+
+    run_with(watch, rounds=2)
+    assert max(most) <= 3  # that which comes, that which goes, and the one that the simulator still holds

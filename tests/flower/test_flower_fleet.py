@@ -1,0 +1,210 @@
+"""An engine over a grid of nodes that come, go and are slow; no processes."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("flwr", reason='Flower is not installed; pip install "splitmix[flower]"')
+
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from helpers.flower_nodes import JOBS, TOYS, message_of, toy_engine, toy_fleet, toy_member
+from helpers.toys import METHOD, PLAN, bases, to_bytes, toy_federation, toy_run, toy_simulator, toy_weights
+from splitmix.core.errors import UserError
+from splitmix.core.rounds import federate
+from splitmix.core.types import Missing, Profile, Train, Update
+from splitmix.core.width import Width
+from splitmix.flower.fleet import from_file, to_file
+from splitmix.flower.wire import Garbled
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+def test_a_federation_over_messages_learns_what_the_simulator_learns():
+    fleet, grid, _ = toy_fleet()
+    fleet.gather(1)
+    learnt = federate(METHOD, toy_engine(fleet), toy_simulator().net, toy_weights(), toy_federation())
+    assert to_bytes(learnt) == to_bytes(toy_run())
+    assert len(grid.sent) == 4 + 3 * 3  # a query for each node, and a job for each client of a cohort
+
+
+@pytest.mark.parametrize("job", JOBS[1:], ids=lambda job: type(job).__name__)
+def test_scores_and_calibrations_are_those_of_the_simulator(job):
+    fleet, _, _ = toy_fleet()
+    fleet.gather(1)
+    weights = toy_weights(tracked=True)
+    (ours,), (theirs,) = (list(engine.run(weights, [job])) for engine in (toy_engine(fleet), toy_simulator()))
+    assert replace(ours, **({"weights": {}} if isinstance(ours, Update) else {})) == replace(
+        theirs, **({"weights": {}} if isinstance(theirs, Update) else {})
+    )
+    assert to_bytes(getattr(ours, "weights", {})) == to_bytes(getattr(theirs, "weights", {}))
+
+
+def test_profiles_are_what_nodes_say_in_the_order_of_their_numbers():
+    fleet, grid, _ = toy_fleet(clients=(3, 0, 2))
+    grid.nodes[100]["says"] = {"budget": None}
+    fleet.gather(0)
+    while len(fleet.nodes) < 3:
+        fleet.refresh()
+    assert toy_engine(fleet).profiles(0) == [Profile(c, TOYS.budgets[c], TOYS.sizes[c]) for c in (0, 2, 3)]
+
+
+def train_all(round=0):
+    return [Train(round, client, bases(client), PLAN, seed=1) for client in range(4)]
+
+
+def test_answers_come_in_the_order_of_the_jobs_and_who_gives_none_is_missing():
+    fleet, grid, _ = toy_fleet(deadline=0.3)
+    fleet.gather(1)
+    late = {}
+    grid.tamper = lambda node, reply: late.setdefault(node, None) if node == 102 else reply
+    del grid.nodes[101]
+    answers = list(toy_engine(fleet).run(toy_weights(), train_all()))
+    assert [answer.client for answer in answers] == [0, 1, 2, 3]
+    assert [answers[1], answers[2]] == [Missing(1, "not connected"), Missing(2, "late")]
+    assert all(isinstance(answers[client], Update) for client in (0, 3))
+
+
+def test_a_node_that_dies_at_work_is_not_waited_for():
+    fleet, grid, _ = toy_fleet(deadline=60)
+    fleet.gather(1)
+    grid.tamper = lambda node, reply: grid.nodes.pop(node, None) and None if node == 103 else reply
+    answers = list(toy_engine(fleet).run(toy_weights(), train_all()))
+    assert answers[3] == Missing(3, "died")
+
+
+def test_what_a_node_complains_of_is_told():
+    fleet, grid, _ = toy_fleet()
+    fleet.gather(1)
+    grid.nodes[101] = {}
+    answers = list(toy_engine(fleet).run(toy_weights(), train_all()))
+    assert answers[1] == Missing(1, "'client'")
+
+
+def test_a_second_reply_is_ignored():
+    fleet, grid, _ = toy_fleet()
+    fleet.gather(1)
+    pull = grid.pull_messages
+    grid.pull_messages = lambda keys: [reply for reply in pull(keys) for _ in range(2)]
+    assert [type(answer) for answer in toy_engine(fleet).run(toy_weights(), train_all())] == [Update] * 4
+
+
+def test_a_rude_answer_is_handed_on_for_the_door_to_refuse():
+    fleet, grid, _ = toy_fleet()
+    fleet.gather(1)
+    grid.tamper = lambda node, reply: Message(RecordDict(), reply_to=message_of(reply)) if node == 100 else reply
+    assert isinstance(next(iter(toy_engine(fleet).run(toy_weights(), train_all()))), Garbled)
+
+
+def test_a_client_may_come_back_as_another_node():
+    fleet, grid, _ = toy_fleet()
+    fleet.gather(1)
+    del grid.nodes[102]
+    assert len(toy_engine(fleet).profiles(1)) == 4
+    grid.nodes[202] = {"client": 2}
+    while fleet.nodes[2] != 202:
+        fleet.refresh()
+    assert [type(answer) for answer in toy_engine(fleet).run(toy_weights(), train_all())] == [Update] * 4
+
+
+def test_nobody_takes_the_place_of_a_client_that_is_there():
+    fleet, grid, notes = toy_fleet()
+    fleet.gather(1)
+    grid.nodes[202] = {"client": 2}
+    for _ in range(4):
+        fleet.refresh()
+    assert fleet.nodes[2] == 102
+    assert notes == ["a node is not used: client 2 is connected already"]
+
+
+def test_who_misses_a_deadline_loses_its_place_to_the_one_who_claims_it():
+    fleet, grid, _ = toy_fleet(deadline=0.1)
+    fleet.gather(1)
+    grid.tamper = lambda node, reply: None if node == 102 else reply  # a ghost
+    grid.nodes[202] = {"client": 2}
+    while fleet.nodes[2] != 202:
+        fleet.refresh()
+
+
+def away(reply):
+    """What the link replies in the place of a node that it has not heard of for a while."""
+    return Message(Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"), reply_to=message_of(reply))
+
+
+def test_a_node_that_was_away_when_it_was_asked_is_asked_again():
+    fleet, grid, notes = toy_fleet()
+    losses = iter([True, True, False])
+    grid.tamper = lambda node, reply: away(reply) if node == 102 and next(losses) else reply
+    fleet.gather(5)
+    assert sorted(fleet.nodes) == [0, 1, 2, 3]
+    assert notes == []
+
+
+def test_who_is_away_loses_its_place_to_the_one_who_claims_it():
+    fleet, grid, notes = toy_fleet(deadline=60)
+    fleet.gather(1)
+    grid.tamper = lambda node, reply: away(reply) if node == 102 else reply
+    grid.nodes[202] = {"client": 2}
+    for _ in range(4):
+        fleet.refresh()
+    assert fleet.nodes[2] == 202
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ({"client": 4}, "it is client 4, but the run has clients 0 to 3"),
+        ({"train": 1}, "client 1 says that it has 1 training images"),
+        ({"image": (8, 8, 1)}, r"its images are \(8, 8, 1\), those of the others \(6, 6, 1\)"),
+        ({"budget": Width(2)}, "width 2 is outside"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_not_used(says, why):
+    fleet, grid, notes = toy_fleet(clients=(0, 1, 2, 3))
+    del grid.nodes[101]
+    grid.nodes[201] = {"client": 1, "says": says}
+    fleet.gather(0.2)
+    assert 201 not in fleet.nodes.values()
+    assert any(re.search(why, note) for note in notes)
+
+
+def test_a_run_begins_with_those_who_came_and_says_who_did_not():
+    fleet, _, notes = toy_fleet(clients=(0, 2))
+    fleet.gather(0.1)
+    assert sorted(fleet.nodes) == [0, 2]
+    assert notes == ["begun without client 1, 3: not connected within 0 s"]
+    nobody, _, _ = toy_fleet(clients=())
+    with pytest.raises(UserError, match="no node came within 0 s"):
+        nobody.gather(0.1)
+
+
+def test_a_node_that_is_connected_has_time_to_say_who_it_is():
+    fleet, grid, _ = toy_fleet(deadline=60)
+    pull, looks = grid.pull_messages, []
+    grid.pull_messages = lambda keys: pull(keys) if looks.append(1) or len(looks) > 9 else []
+    fleet.gather(0)
+    assert sorted(fleet.nodes) == [0, 1, 2, 3]
+    silent, grid, _ = toy_fleet(deadline=0.1)
+    grid.tamper = lambda node, reply: None
+    with pytest.raises(UserError, match="4 nodes are connected, but none said within 0 s who it is"):
+        silent.gather(0)
+
+
+def test_who_comes_later_gets_a_budget_that_the_run_knows():
+    fleet, grid, notes = toy_fleet(clients=(0,))
+    fleet.gather(0)
+    fleet.budgets = {Width(1, 4), Width(1, 2)}
+    grid.nodes[101] = {"client": 1, "says": {"budget": Width(3, 4)}}
+    grid.nodes[102] = {"client": 2, "says": {"budget": Width(1, 8)}}
+    while not any("budget" in note for note in notes) or 1 not in fleet.members:
+        fleet.refresh()
+    assert fleet.members[1].budget == Width(1, 2)
+    assert notes[-1] == "a node is not used: its budget is 1/8, the run began with 1/4 or more"
+
+
+def test_members_are_written_and_read_back():
+    members = {client: toy_member(client) for client in range(4)}
+    assert from_file(to_file(members), 4) == members

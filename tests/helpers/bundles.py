@@ -1,0 +1,71 @@
+"""Small bundles for the tests: real nets with random weights and statistics, packed as a run would be."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from splitmix.core.net import Net
+from splitmix.core.types import Layout
+from splitmix.core.width import Width
+from splitmix.nets import NETS
+from splitmix.runs.bundling import Wish, bundle_outcome
+from splitmix.runs.config import make_config
+from splitmix.runs.run import Outcome
+from splitmix.runtime.bundle import Bundle
+
+ATOM = Width(1, 16)  # four bases of it: tiny nets
+
+
+def random_bundle(
+    out: Path, *, net="digit", atom="1/8", bases=8, dual=True, classes=10, seed=0, wish=None, grid=None, **settings
+) -> Bundle:
+    """A bundle of random bases in another order than they were trained; `grid` True makes up a measured table."""
+    config = make_config({"task": "mini", "net": net, "atom": atom, "norm": "tracked", **settings})
+    weights = random_weights(net, atom, bases, dual=dual, classes=classes, seed=seed)
+    order = tuple(range(bases))[::-1]
+    made = Outcome(made_up_result(net, atom, bases, config.norm), weights, order)
+    measured = made_up_grid(atom, bases, dual) if grid else None
+    return bundle_outcome(config, made, Path(out), wish or Wish(image=NETS[net].image), measured)
+
+
+def random_weights(net="digit", atom="1/8", bases=8, *, dual=True, classes=10, seed=0):
+    """Weights as after some training: norms that differ from channel to channel."""
+
+    def build(width):
+        return NETS[net](width, classes=classes, dual=dual)
+
+    weights = Net(build).init(Layout(bases, Width(atom)), seed, tracked=True)
+    rng = torch.Generator().manual_seed(seed)
+    for name, value in weights.items():
+        if "norm" in name:
+            noise = torch.rand(value.shape, generator=rng)
+            weights[name] = 0.5 + noise if name.endswith(("running_var", "weight")) else noise - 0.5
+    return weights
+
+
+def made_up_result(net, atom, bases, norm):
+    rows = [
+        {"norm": used, "width": str(Width(atom) * k), "bases": k, "accuracy": 0.5 + 0.4 * k / bases}
+        for used in ("tracked", "global", "client")
+        for k in range(1, bases + 1)
+    ]
+    about = {"task": "mini", "data": "random", "method": "splitmix", "seed": 1, "rounds": 3, "best_round": 2}
+    return {"net": net, "norm": norm, "scores": rows, "clients": [{}] * 4, "command": "splitmix train mini", **about}
+
+
+def made_up_grid(atom, bases, dual):
+    """Wider is better at everything; the dial trades clean accuracy for robustness."""
+    rows = []
+    for k in range(1, bases + 1):
+        for robust in (0.0, 0.2, 0.5, 1.0) if dual else (0.0,):
+            clean, attacked = 0.6 + 0.3 * k / bases - 0.2 * robust, 0.1 + 0.1 * k / bases + 0.3 * robust
+            row = {"width": str(Width(atom) * k), "robust": robust, "clean": clean, "attacked": attacked}
+            row |= {"clean_low": clean - 0.01, "clean_high": clean + 0.01}
+            rows.append(row | {"attacked_low": attacked - 0.01, "attacked_high": attacked + 0.01})
+    about = {"schema": 1, "split": "test", "norm": "tracked", "clients": 4, "samples": 1000}
+    return {**about, "attack": "L-inf PGD, eps 8/255, 20 steps of 2/255", "weak": False, "rows": rows}
+
+
+def images(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28, 3), dtype=np.uint8)

@@ -1,0 +1,28 @@
+"""The tiny net with conditioned norms, and weights for nets with such norms."""
+
+import torch
+
+from helpers.toys import Tiny, ToyClients
+from splitmix.nets.film import FilmNorm
+from splitmix.nets.layers import scaled
+
+DATA = ToyClients().data(0)
+
+
+class Conditioned(Tiny):
+    """The tiny net with conditioned norms."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        channels = scaled(8, width)
+        self.norm1, self.norm2 = FilmNorm(channels), FilmNorm(channels)
+
+
+def disturbed(net, layout, *, tracked=True):
+    """Weights in float64 whose FiLM does something, as after training."""
+    weights = {name: value.double() for name, value in net.init(layout, seed=0, tracked=tracked).items()}
+    rng = torch.Generator().manual_seed(2)
+    for name in weights:
+        if ".film." in name:
+            weights[name] = 0.3 * torch.randn(weights[name].shape, dtype=torch.float64, generator=rng)
+    return weights

@@ -1,0 +1,76 @@
+"""A server for the tests: the real one, in a thread, on a free port of this machine; and what it is asked."""
+
+import io
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import httpx
+import numpy as np
+from PIL import Image
+
+from splitmix.attacks.pgd import PGD
+from splitmix.runtime.model import Model
+from splitmix.serve.app import make_app
+from splitmix.serve.limits import Limits
+from splitmix.serve.server import address_of, bind, make_server
+
+OPEN = Limits(rate=0)  # no limit on requests a second: tests come often
+PICTURES = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 3), dtype=np.uint8)
+PIXELS = PICTURES[0].tolist()
+
+
+@contextmanager
+def serving(bundle: Path, limits: Limits = OPEN, *, steps: int = 4) -> Iterator[str]:
+    """The address of a server of a bundle, which stops at the end."""
+    with TemporaryDirectory() as cache, patch.dict(os.environ, SPLITMIX_CACHE=cache):
+        yield from _serve(bundle, limits, steps)
+
+
+def _serve(bundle: Path, limits: Limits, steps: int) -> Iterator[str]:
+    started = threading.Event()
+    app = make_app(Model.load(bundle), name="test", attack=PGD(steps=steps), limits=limits)
+    with bind("127.0.0.1", 0) as listening:
+        server = make_server(app, limits, ready=started.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        assert started.wait(30), "the server did not start"
+        try:
+            yield address_of(listening)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive(), "the server did not stop"
+
+
+def post(address: str, **body) -> httpx.Response:
+    """A question in JSON; NaN and infinity are written as Python does, which is not JSON."""
+    text = json.dumps(body)
+    return httpx.post(f"{address}/api/predict", content=text, headers={"content-type": "application/json"}, timeout=60)
+
+
+def png(array, **options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, format="PNG", **options)
+    return file.getvalue()
+
+
+def send_file(address, data, **settings):
+    return httpx.post(f"{address}/api/predict", files={"image": ("x.png", data)}, data=settings, timeout=60)
+
+
+def raw(address: str, data: bytes, *, seconds: float = 30) -> bytes:
+    """Whatever comes back for these bytes, until the other side hangs up."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=seconds) as line:
+        line.sendall(data)
+        answer = b""
+        while piece := line.recv(65536):
+            answer += piece
+    return answer

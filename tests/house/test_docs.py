@@ -1,0 +1,75 @@
+"""The code blocks of the documentation run."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from splitmix.cli import main
+from splitmix.core.types import Setting
+from splitmix.core.width import parse_width
+from splitmix.data.budgets import parse_budgets
+from splitmix.methods import METHODS, find_method
+from splitmix.runs.config import make_config
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+CODE = [(page, text) for page in PAGES for text in blocks(page, "python")]
+COMMANDS = [
+    shlex.split(line, comments=True)[1:]
+    for page in PAGES
+    for text in blocks(page, "sh")
+    for line in text.splitlines()
+    if line.startswith("splitmix ")
+]
+
+
+CONFIGS = [(page, text) for page in PAGES for text in blocks(page, "toml")]
+
+
+@pytest.mark.parametrize(("page", "text"), CONFIGS, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(CONFIGS)])
+def test_a_toml_block_is_a_config(page: Path, text: str) -> None:
+    config = make_config(tomllib.loads(text))
+    budgets = parse_budgets(config.budgets, clients=20).at(0)
+    assert find_method(config.method, Setting(parse_width(config.atom), budgets, seed=0)).widths
+
+
+def test_every_method_has_a_page() -> None:
+    assert {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")} == {*METHODS, "oat", "README"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "code"), CODE, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(CODE)])
+def test_a_python_block_runs(page: Path, code: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_example_is_short() -> None:
+    code = blocks(ROOT / "README.md", "python")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+
+
+@pytest.mark.slow
+def test_the_commands_of_all_pages_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert COMMANDS
+    for words in COMMANDS:
+        smaller = ["-o", "rounds=1", "-o", "clients=4", "--workers", "1"] if words[0] == "train" else []
+        main([*words, *smaller])  # a mistake would end it
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,128 @@
+"""Split-Mix: who trains which bases, and which bases make up a width."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from splitmix.core.errors import UserError
+from splitmix.core.types import Part, Profile, Setting
+from splitmix.core.width import Width
+from splitmix.methods.bases import SplitMix
+
+EIGHTH = Width(1, 8)
+budgets = st.fractions(EIGHTH, 1, max_denominator=40)
+cohorts = st.lists(budgets, min_size=1, max_size=6)
+
+
+def profiles(widths):
+    return [Profile(10 + i, width, samples=20) for i, width in enumerate(widths)]
+
+
+@settings(max_examples=50)
+@given(cohorts, st.integers(0, 50), st.integers(0, 9))
+def test_each_client_gets_distinct_bases_as_many_as_its_budget_holds(widths, round, seed):
+    cohort = profiles(widths)
+    assigned = SplitMix(EIGHTH, 8, seed).assign(round, cohort)
+    for profile in cohort:
+        parts = assigned[profile.client]
+        assert profile.budget - EIGHTH < sum(part.width for part in parts) <= profile.budget
+        assert len({part.base for part in parts}) == len(parts)
+
+
+@settings(max_examples=30)
+@given(cohorts, st.integers(0, 50))
+def test_who_trains_what_depends_only_on_seed_round_and_cohort(widths, round):
+    cohort, method = profiles(widths), SplitMix(EIGHTH, 8, seed=1)
+    first = method.assign(round, cohort)
+    method.assign(round + 1, cohort)
+    assert method.assign(round, cohort) == first == SplitMix(EIGHTH, 8, seed=1).assign(round, cohort)
+
+
+def test_another_seed_or_round_gives_other_bases():
+    cohort = profiles([Width(1, 2)] * 4)
+    draws = [SplitMix(EIGHTH, 8, seed).assign(round, cohort) for seed, round in [(0, 0), (0, 1), (1, 0)]]
+    assert draws[0] != draws[1]
+    assert draws[0] != draws[2]
+
+
+def test_a_client_never_gets_more_bases_than_there_are():
+    assigned = SplitMix(EIGHTH, count=4).assign(0, profiles([Width(1)]))
+    assert [part.base for part in assigned[10]] == [0, 1, 2, 3]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 99), st.integers(1, 9), st.integers(0, 20))
+def test_within_one_lap_of_the_cycle_every_base_appears_once(seed, count, lap):
+    met = [SplitMix(count=count, seed=seed).in_turn(lap * count + place) for place in range(count)]
+    assert sorted(met) == list(range(count))
+
+
+def test_every_lap_is_a_shuffle_of_its_own():
+    laps = {tuple(SplitMix().in_turn(8 * lap + place) for place in range(8)) for lap in range(5)}
+    assert len(laps) == 5
+
+
+def test_eight_of_the_weakest_clients_train_all_eight_bases_in_one_round():
+    assigned = SplitMix(EIGHTH, 8).assign(3, profiles([EIGHTH] * 8))
+    assert sorted(part.base for parts in assigned.values() for part in parts) == list(range(8))
+
+
+def test_in_the_long_run_every_client_trains_every_base_and_all_bases_equally_often():
+    method, cohort = SplitMix(EIGHTH, 8), profiles([EIGHTH, Width(1, 4), Width(1, 2), Width(1)])
+    pairs = Counter(
+        (client, part.base)
+        for round in range(200)
+        for client, parts in method.assign(round, cohort).items()
+        for part in parts
+    )
+    often = Counter()
+    for (_, base), times in pairs.items():
+        often[base] += times
+    assert len(pairs) == 4 * 8
+    assert max(often.values()) < 1.1 * min(often.values())
+
+
+def test_a_width_is_made_of_the_first_bases_of_the_order():
+    method = SplitMix(EIGHTH, count=4, order=(2, 0, 3, 1))
+    assert method.compose(EIGHTH) == (Part(2, EIGHTH),)
+    assert method.compose(Width(3, 8)) == (Part(2, EIGHTH), Part(0, EIGHTH), Part(3, EIGHTH))
+
+
+def test_each_width_holds_all_narrower_ones():
+    method = SplitMix(EIGHTH, count=8, order=(7, 3, 1, 0, 2, 6, 5, 4))
+    mixes = [method.compose(width) for width in method.widths]
+    assert [len(mix) for mix in mixes] == list(range(1, 9))
+    assert all(wide[: len(narrow)] == narrow for narrow, wide in pairwise(mixes))
+
+
+def test_without_an_order_bases_come_by_number():
+    assert [part.base for part in SplitMix(EIGHTH, 8).compose(Width(1, 2))] == [0, 1, 2, 3]
+
+
+def test_there_are_as_many_bases_as_the_strongest_client_can_train():
+    method = SplitMix.for_setting(Setting(EIGHTH, (EIGHTH, Width(1, 2), Width(3, 8)), seed=5))
+    assert (method.count, method.atom, method.seed) == (4, EIGHTH, 5)
+
+
+def test_widths_are_exact():
+    method = SplitMix.for_setting(Setting(Width(1, 10), (Width(3, 10),), seed=0))
+    assert method.widths == (Width(1, 10), Width(1, 5), Width(3, 10))
+
+
+@pytest.mark.parametrize("width", [Width(1, 3), Width(1, 16), Width(9, 16)])
+def test_a_width_between_the_bases_is_refused(width):
+    with pytest.raises(UserError, match=f"width {width} is not a multiple of the atom 1/8; choose one of 1/8, 1/4"):
+        SplitMix(EIGHTH, 8).compose(width)
+
+
+def test_a_width_beyond_the_trained_bases_is_refused():
+    with pytest.raises(UserError, match="width 1 needs 8 bases but only 4 were trained; widest: 1/2"):
+        SplitMix(EIGHTH, 4).compose(Width(1))
+
+
+def test_a_budget_below_the_atom_is_refused():
+    with pytest.raises(UserError, match="client 10 has budget 1/16, below the atom 1/8; choose a smaller atom"):
+        SplitMix(EIGHTH, 8).assign(0, profiles([Width(1, 16)]))

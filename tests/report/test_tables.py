@@ -1,0 +1,150 @@
+"""Tables: what the width table says, and how it is shown."""
+
+import io
+import json
+import math
+import re
+
+import pytest
+from rich.console import Console
+
+from splitmix.report.tables import Column, Table, human, milliseconds, percent, show, width_table
+
+RESULT = {
+    "schema": 1,
+    "task": "mini",
+    "method": "splitmix",
+    "data": "digits made here.",
+    "norm_text": "fixed afterwards",
+    "seed": 7,
+    "rounds": 40,
+    "domains": ["pen", "sign"],
+    "clients": [
+        {"client": 0, "domain": "pen", "budget": "1/8", "test": 70},
+        {"client": 1, "domain": "sign", "budget": "1", "test": 70},
+    ],
+    "scores": [
+        {
+            "width": width,
+            "bases": bases,
+            "norm": norm,
+            "split": "test",
+            "accuracy": accuracy,
+            "domains": {"pen": accuracy + 0.05, "sign": accuracy - 0.05},
+            "parameters": 224_194 * bases,
+            "macs": 1_158_144 * bases,
+            "ms": 0.9,
+        }
+        for norm, width, bases, accuracy in [
+            ("client", "1", 8, 0.91),
+            ("client", "1/8", 1, 0.8512),
+            ("batch", "1/8", 1, 0.80),
+            ("batch", "1", 8, 0.90),
+        ]
+    ],
+}
+TABLE = Table(
+    "Fruit", [Column("name", "name", number=False), Column("n", "count", human)], [("fig", 12), ("lemon", 34567)]
+)
+
+
+def shown(table, **settings):
+    screen = io.StringIO()
+    show(table, Console(file=screen, width=40, **settings))
+    return screen.getvalue()
+
+
+def test_rows_go_from_narrow_to_wide_in_the_first_norm_of_the_run():
+    rows = json.loads(width_table(RESULT).to_json())["rows"]
+    assert [row["width"] for row in rows] == ["1/8", "1"]
+    assert [row["accuracy"] for row in rows] == [0.8512, 0.91]
+    assert rows[0]["domains.sign"] == pytest.approx(0.8012)
+
+
+def test_other_norms_stand_beside_the_first():
+    rows = json.loads(width_table(RESULT).to_json())["rows"]
+    assert [row["accuracy.batch.test"] for row in rows] == [0.80, 0.90]
+
+
+def test_the_caption_says_how_the_numbers_were_made():
+    caption = width_table(RESULT).caption
+    for words in (
+        "mean over 2 clients",
+        "Seed 7, 40 rounds",
+        "use fixed afterwards",
+        "of the test batch itself",
+        "digits made",
+    ):
+        assert words in caption
+
+
+def test_people_read_short_numbers():
+    cells = width_table(RESULT).cells()[0]
+    assert cells == ["1/8", "1", "85.1", "80.0", "90.1", "80.1", "224k", "1.16M", "0.90"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (999, "999"), (1000, "1.00k"), (999_999, "1.00M"), (41_476_000, "41.5M"), (2e12, "2.00T"), (None, "-")],
+)
+def test_counts_have_three_digits(value, text):
+    assert human(value) == text
+
+
+@pytest.mark.parametrize("form", [percent, human, milliseconds])
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_what_is_unknown_is_a_dash(form, value):
+    assert form(value) == "-"
+
+
+def test_a_result_without_costs_has_dashes():
+    result = {**RESULT, "scores": [{"width": "1", "accuracy": 0.5}]}
+    assert width_table(result).cells() == [["1", "-", "50.0", "-", "-", "-"]]
+
+
+def test_json_has_no_nan():
+    result = {**RESULT, "scores": [{"width": "1", "accuracy": math.nan}]}
+    assert json.loads(width_table(result).to_json())["rows"][0]["accuracy"] is None
+
+
+def test_a_pipe_gets_plain_text_that_is_never_cut():
+    text = shown(width_table(RESULT), force_terminal=False)
+    assert "\x1b" not in text
+    assert text.isascii()
+    assert any(line.split()[:3] == ["1/8", "1", "85.1"] and line.endswith("0.90") for line in text.splitlines())
+
+
+def test_a_terminal_gets_bold_type_and_lines():
+    text = shown(TABLE, force_terminal=True)
+    assert "\x1b[1m" in text
+    assert "34.6k" in text
+
+
+def test_a_narrow_terminal_leaves_columns_out_and_says_so():
+    text = re.sub(r"\x1b\[\d*m", "", shown(width_table(RESULT), force_terminal=True))
+    assert "Too wide for this screen: batch norms %, pen %, sign %." in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 40
+    assert "85.1" in text
+
+
+def test_plain_numbers_stand_to_the_right_and_names_to_the_left():
+    assert TABLE.to_text() == "Fruit\n\nname   count\n-----  -----\nfig       12\nlemon  34.6k"
+
+
+def test_brackets_in_a_name_are_no_markup():
+    table = Table("[red]t", [Column("a", "[bold]x")], [("[/] and more",)], "[blink]c")
+    text = shown(table, force_terminal=True)
+    assert all(words in text for words in ("[red]t", "[bold]x", "[/]", "[blink]c"))
+
+
+def test_markdown_aligns_and_escapes():
+    table = Table("T", [Column("d", "a|b", number=False), Column("n", "n")], [("<i>*x*\nnext", 1)], "c_d")
+    assert table.to_markdown() == "**T**\n\n| a\\|b | n |\n|---|---:|\n| \\<i\\>\\*x\\* next | 1 |\n\nc\\_d\n"
+
+
+def test_html_is_escaped_and_numbers_have_a_class():
+    table = Table("T", [Column("d", "<b>", number=False), Column("n", "n")], [("<script>", 1)], "a & b")
+    html = table.to_html()
+    assert '<th scope="row">&lt;script&gt;</th><td class="number">1</td>' in html
+    assert "<caption>a &amp; b</caption>" in html
+    assert "<script>" not in html

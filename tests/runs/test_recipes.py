@@ -1,0 +1,50 @@
+"""Recipes: what is filled in where a config leaves it open."""
+
+import pytest
+
+from splitmix.core.errors import UserError
+from splitmix.runs.config import make_config
+from splitmix.runs.config import read_config
+from splitmix.runs.config import to_toml
+from splitmix.runs.recipes import RECIPES
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "expected"),
+    [
+        ("digits", "splitmix", {"lr": 0.01, "rescale_init": True, "schedule": "cosine", "rounds": 300}),
+        ("digits", "fedavg", {"lr": 0.1, "rescale_init": False}),
+        ("digits", {"name": "sheterofl"}, {"lr": 0.1}),
+        ("cifar10", "splitmix", {"lr": 0.01, "schedule": "steps", "epochs": 5, "batch": 128, "milestones": [150, 250]}),
+        ("cifar10", "fedavg", {"lr": 0.01, "objective": "masked"}),
+        ("cifar10", "sheterofl", {"lr": 0.1, "rounds": 400}),
+    ],
+)
+def test_the_papers_recipe_is_the_released_setting_of_task_and_method(task, method, expected):
+    config = make_config({"task": task, "method": method, "recipe": "paper"}).model_dump()
+    assert {key: config[key] for key in expected} == expected
+    assert (config["norm"], config["order"]) == ("batch", "natural")
+
+
+def test_an_explicit_setting_wins_over_a_recipe_and_the_file_shows_what_came_of_it(tmp_path):
+    config = read_config("digits", ["recipe=paper", "lr=0.5"])
+    assert (config.lr, config.norm) == (0.5, "batch")
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert "recipe" not in to_toml(config)
+    assert read_config(str(tmp_path / "config.toml")) == config
+
+
+def test_the_even_split_of_cifar10_has_rates_of_its_own():
+    config = make_config({"task": "cifar10", "method": "fedavg", "recipe": "paper", "partition": "iid"})
+    assert (config.lr, config.objective) == (0.1, "plain")
+
+
+def test_the_recommended_recipe_is_what_our_runs_support():
+    config = make_config({"recipe": "recommended"})
+    assert (config.lr, config.order, config.norm) == (0.1, "greedy", "post")
+
+
+def test_an_unknown_recipe_is_told_with_all_other_mistakes():
+    with pytest.raises(UserError, match=r"rounds: .*unknown recipe 'papr'; did you mean 'paper'\?"):
+        make_config({"recipe": "papr", "rounds": 0})
+    assert set(RECIPES) == {"paper", "recommended"}

@@ -1,0 +1,79 @@
+"""Stopping and resuming: a run that was stopped ends as if it never was, and says what it cannot go on with."""
+
+import pytest
+
+from helpers.runs import VARIANTS
+from helpers.runs import Watch
+from helpers.runs import names
+from helpers.runs import run
+from helpers.runs import stop
+from helpers.runs import told
+from splitmix.core.errors import UserError
+
+pytestmark = pytest.mark.slow  # whole runs
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_that_was_stopped_again_and_again_ends_as_if_it_never_was(own, whole, tmp_path, variant):
+    for event, number in (("round", 0), ("round", 2), ("scores", 2), ("end", 0)):
+        stop(own, tmp_path, event, number, resume=True, **VARIANTS[variant])
+    run(own, tmp_path, resume=True, **VARIANTS[variant])
+    assert told(tmp_path) == told(whole(variant))
+    assert (tmp_path / "model.safetensors").read_bytes() == (whole(variant) / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_run_goes_on_after_the_last_checkpoint(own, whole, tmp_path, number):
+    stop(own, tmp_path, "round", number)
+    watch = Watch()
+    run(own, tmp_path, resume=True, watch=watch)
+    assert (watch.start, watch.notes) == (number, [])
+    assert told(tmp_path) == told(whole())
+
+
+def test_resuming_begins_a_run_that_is_not_there(own, whole, tmp_path):
+    run(own, tmp_path / "new" / "run", resume=True)
+    assert told(tmp_path / "new" / "run") == told(whole())
+
+
+def test_how_often_it_is_checkpointed_may_change_on_the_way(own, whole, tmp_path):
+    stop(own, tmp_path, "round", 2)
+    run(own, tmp_path, resume=True, checkpoint_every=3)
+    assert told(tmp_path) == told(whole())
+
+
+def test_a_finished_run_resumes_to_its_result(own, whole):
+    before = {file: file.read_bytes() for file in whole().glob("*.*")}
+    assert run(own, whole(), resume=True) is None
+    assert {file: file.read_bytes() for file in whole().glob("*.*")} == before
+
+
+def test_a_run_is_not_overwritten(own, whole):
+    with pytest.raises(UserError, match="already holds a run; go on with --resume"):
+        run(own, whole())
+
+
+def test_resuming_with_other_settings_is_refused_and_names_them(own, whole, tmp_path):
+    stop(own, tmp_path, "round", 2, cohort=3)
+    with pytest.raises(UserError) as caught:
+        run(own, tmp_path, resume=True, lr=0.3)
+    assert "lr = 0.1 (now 0.3)" in str(caught.value)
+    assert "cohort = 3 (now none)" in str(caught.value)
+    assert "rounds" not in str(caught.value)
+    with pytest.raises(UserError, match=r"cohort = none \(now 2\)"):
+        run(own, whole(), resume=True, cohort=2)
+
+
+def test_the_last_two_checkpoints_are_kept(own, whole):
+    stems = ("round-000003", "round-000004")
+    assert names(whole()) == [f"{stem}.{kind}" for stem in stems for kind in ("json", "safetensors")]
+    assert names(whole("sparse")) == [f"round-00000{n}.{kind}" for n in (2, 4) for kind in ("json", "safetensors")]
+
+
+def test_the_rest_of_a_crash_is_swept_away(own, whole, tmp_path):
+    stop(own, tmp_path, "round", 2)
+    for left in (".config.toml.0.tmp", "checkpoints/.round-000003.json.0.tmp", "checkpoints/round-000003.safetensors"):
+        (tmp_path / left).write_bytes(b"half")
+    run(own, tmp_path, resume=True)
+    assert told(tmp_path) == told(whole())
+    assert not list(tmp_path.rglob("*.tmp"))

@@ -1,0 +1,156 @@
+"""What a run keeps: its result, its best round, its metrics and its config, alike for any number of workers."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers.runs import VARIANTS
+from helpers.runs import run
+from helpers.runs import told
+from splitmix.core.errors import UserError
+from splitmix.core.width import Width
+from splitmix.runs.config import make_config
+from splitmix.runs.config import read_toml
+from splitmix.runs.config import to_toml
+from splitmix.runs.evaluate import evaluate_run
+from splitmix.runs.folder import weights_sha256
+from splitmix.runs.records import read_metrics
+from splitmix.runs.records import read_result
+from splitmix.runs.run import SCORED_NORMS
+from helpers.tiny_task import SETTINGS
+
+pytestmark = pytest.mark.slow  # whole runs
+
+FIELDS = {  # what a result.json has for certain
+    *("schema", "task", "data", "method", "net", "atom", "objective", "norm", "norm_text", "seed", "rounds"),
+    *("best_round", "order", "bases", "weights_sha256", "seconds", "workers", "threads", "versions", "command"),
+    *("domains", "clients", "scores"),
+}
+SCORE_FIELDS = {
+    *("norm", "split", "width", "bases", "accuracy", "pooled", "domains", "clients", "parameters", "macs", "ms")
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_result_has_all_its_fields(whole, variant):
+    result = json.loads((whole(variant) / "result.json").read_text())
+    assert result.keys() == FIELDS
+    assert all(row.keys() == SCORE_FIELDS for row in result["scores"])
+    assert {row["norm"] for row in result["scores"]} == set(SCORED_NORMS[result["norm"]])
+    for row in result["scores"]:
+        values = [row["accuracy"], row["pooled"], *row["domains"].values(), *row["clients"]]
+        assert all(0 <= value <= 1 for value in values)
+        assert row["domains"].keys() == {"north", "south"}
+        assert row["accuracy"] == pytest.approx(np.mean(row["clients"]))
+        assert row["ms"] > 0
+    assert (result["task"], result["net"], result["threads"], result["rounds"]) == ("own", "helpers.toys:Tiny", 1, 4)
+
+
+def test_a_result_has_every_width_and_every_client(whole):
+    result = read_result(whole())
+    assert [row["width"] for row in result["scores"] if row["norm"] == "client"] == ["1/4", "1/2", "3/4", "1"]
+    assert [client["budget"] for client in result["clients"]] == ["1/4", "1/4", "1/2", "1"]
+    assert [client["domain"] for client in result["clients"]] == ["north", "north", "south", "south"]
+    assert [client["train"] + client["val"] + client["test"] for client in result["clients"]] == [30] * 4
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_hash_is_that_of_the_stored_model(whole, variant):
+    stored = load_file(whole(variant) / "model.safetensors")
+    assert read_result(whole(variant))["weights_sha256"] == weights_sha256(stored)
+
+
+def test_the_hash_is_that_of_names_shapes_and_bytes():
+    weights = {"b": torch.zeros(1), "a": torch.ones(2, 1)}
+    known = hashlib.sha256(b"a(2, 1)" + b"\0\0\x80?" * 2 + b"b(1,)" + b"\0" * 4).hexdigest()
+    assert weights_sha256(weights) == known
+
+
+@pytest.mark.parametrize("variant", ["batch", "tracked", "local"])
+def test_the_best_validation_round_is_what_is_kept(own, tmp_path, variant):
+    run(own, tmp_path, **VARIANTS[variant], lr=2.0, rounds=6, schedule="constant", seed=3)  # so hot that it gets worse
+    rows = [row for row in read_metrics(tmp_path) if row["kind"] == "score" and row["width"] == "1"]
+    accuracies = [row["accuracy"] for row in rows]
+    assert read_result(tmp_path)["best_round"] == accuracies.index(max(accuracies)) < 5
+    (again,) = evaluate_run(tmp_path, [Width(1)], "val", None, workers=1)
+    assert again["accuracy"] == pytest.approx(max(accuracies))
+
+
+@pytest.mark.parametrize("variant", ["dual", "single"])
+def test_a_run_under_attack_keeps_the_round_that_is_best_in_both_respects(own, tmp_path, variant):
+    run(own, tmp_path, **VARIANTS[variant], lr=2.0, rounds=5, schedule="constant", seed=3)
+    rows = [row for row in read_metrics(tmp_path) if row["kind"] == "score" and row["width"] == "1"]
+    clean, attacked = zip(*(row["trials"] for row in rows), strict=True)
+    assert [trial["accuracy"] for trial in clean] == [row["accuracy"] for row in rows]
+    assert {(trial["attack"], trial["robust"]) for trial in attacked} == {
+        ("L-inf PGD, eps 8/255, 2 steps of 2/255, random start, 1 restart", 1.0 if variant == "dual" else 0.0)
+    }
+    judged = [one["accuracy"] + two["accuracy"] for one, two in zip(clean, attacked, strict=True)]
+    assert read_result(tmp_path)["best_round"] == judged.index(max(judged))
+
+
+@pytest.mark.parametrize("variant", ["post", "tracked", "local"])
+def test_scoring_again_gives_the_scores_of_the_run(whole, variant):
+    for norm in {row["norm"] for row in read_result(whole(variant))["scores"]}:
+        rows = [row for row in read_result(whole(variant))["scores"] if row["norm"] == norm]
+        again = evaluate_run(whole(variant), [], "test", norm, workers=1)
+        assert [row["clients"] for row in again] == [row["clients"] for row in rows]
+
+
+def test_norms_that_never_left_their_clients_are_missed_if_lost(own, tmp_path):
+    run(own, tmp_path, **VARIANTS["local"])
+    for file in (tmp_path / "checkpoints").iterdir():
+        file.unlink()
+    with pytest.raises(UserError, match="no checkpoint, and only there are the clients' own norms"):
+        evaluate_run(tmp_path, [], "test", None, workers=1)
+
+
+def test_the_config_of_a_run_is_all_it_needs(own, whole):
+    assert make_config(read_toml(whole() / "config.toml")) == make_config({"task": own, **SETTINGS})
+
+
+def test_a_config_is_written_as_it_is_read(own):
+    config = make_config({"task": own, **SETTINGS})
+    assert to_toml(config).splitlines()[0] == f'task = "{Path(own)}"'
+
+
+def test_metrics_have_a_row_per_round_and_per_width_of_a_validation(whole):
+    rows = [json.loads(line) for line in (whole("sparse") / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows if row["kind"] == "round"] == [0, 1, 2, 3]
+    assert [row["round"] for row in rows if row["kind"] == "score"] == [2] * 4 + [3] * 4
+
+
+def timeless(manifest):
+    """What a checkpoint says, but for the seconds it took."""
+    return {key: value for key, value in json.loads(manifest.read_text()).items() if key != "seconds"}
+
+
+@pytest.mark.parametrize("variant", ["post", "local"])
+def test_the_number_of_workers_does_not_change_a_byte(own, whole, tmp_path, variant):
+    run(own, tmp_path, workers=2, **VARIANTS[variant])
+    assert told(tmp_path) == told(whole(variant))
+    for name in ("model.safetensors", "checkpoints/round-000004.safetensors"):
+        assert (tmp_path / name).read_bytes() == (whole(variant) / name).read_bytes()
+    manifest = "checkpoints/round-000003.json"
+    assert timeless(tmp_path / manifest) == timeless(whole(variant) / manifest)
+
+
+def test_another_seed_gives_other_weights(own, whole, tmp_path):
+    run(own, tmp_path, seed=2)
+    assert told(tmp_path)["weights_sha256"] != told(whole())["weights_sha256"]
+
+
+def test_the_order_of_bases_is_natural_by_validation_or_greedy(own, whole, tmp_path):
+    paths = {"natural": tmp_path / "natural", "validation": tmp_path / "validation", "greedy": whole()}
+    for order in ("natural", "validation"):
+        run(own, paths[order], order=order)
+    first = {order: evaluate_run(path, [Width(1, 4)], "val", "client", workers=1)[0] for order, path in paths.items()}
+    assert read_result(paths["natural"])["bases"] == [0, 1, 2, 3]
+    assert all(sorted(read_result(path)["bases"]) == [0, 1, 2, 3] for path in paths.values())
+    assert first["greedy"]["accuracy"] == first["validation"]["accuracy"] > first["natural"]["accuracy"]
+    assert len({read_result(path)["weights_sha256"] for path in paths.values()}) == 1

@@ -1,0 +1,118 @@
+"""Training in a call, on one's own arrays and net: the model that it gives, and one sentence for each mistake."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import splitmix
+from splitmix.core.errors import UserError
+from splitmix.core.width import Width
+from helpers.tiny_task import SETTINGS
+from helpers.tiny_task import stripes
+from helpers.tiny_task import stripes_task
+from helpers.toys import Tiny
+from helpers.toys import plain_build
+
+pytestmark = pytest.mark.slow  # whole runs
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Trained on one's own arrays and net."""
+    settings = {key: value for key, value in SETTINGS.items() if key not in ("net", "clients")}
+    return splitmix.train(stripes_task(), plain_build, workers=1, progress=False, **{**settings, "rounds": 8})
+
+
+def test_a_model_predicts_at_every_width(model):
+    x, y = stripes(40, seed=9)
+    assert model.widths == (Width(1, 4), Width(1, 2), Width(3, 4), Width(1))
+    assert model(x, "1/4").shape == (40, 3)
+    assert model.predict(x, 0.5).dtype == np.int64
+    assert np.mean(model.predict(x) == y) > 0.6
+
+
+def test_a_mix_is_the_mean_of_its_bases(model):
+    x, _ = stripes(5, seed=9)
+    bases = [
+        model.net.run(
+            Width(1, 4), {n: v[[b]] for n, v in model.weights.items()}, torch.from_numpy(x).permute(0, 3, 1, 2) / 255
+        )[0]
+        for b in model.method.order[:2]
+    ]
+    torch.testing.assert_close(model(x, "1/2"), torch.stack(bases).mean(0))
+
+
+def test_a_single_image_gets_the_same_answer_as_in_a_batch(model):
+    x, _ = stripes(12, seed=9)
+    alone = torch.cat([model(x[i : i + 1], "1/2") for i in range(12)])
+    torch.testing.assert_close(alone, model(x, "1/2"))
+
+
+def test_bytes_whole_numbers_and_floats_are_the_same_image(model):
+    x, _ = stripes(6, seed=9)
+    for same in (x.astype(int), x / 255, (x / 255).astype(np.float32), x.tolist()):
+        torch.testing.assert_close(model(same), model(x))
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (np.zeros((2, 28, 28, 1)), r"shape \(2, 28, 28, 1\) given, but the model takes \(n, 6, 6, 1\)"),
+        (np.zeros((6, 6, 1)), r"shape \(6, 6, 1\) given"),
+        (np.zeros((2, 1, 6, 6)), r"shape \(2, 1, 6, 6\) given"),
+        (np.full((2, 6, 6, 1), "a"), "pixels of type <U1"),
+        (np.full((2, 6, 6, 1), 256), "run from 256 to 256; give 0 to 255"),
+    ],
+)
+def test_images_of_another_kind_are_one_sentence(model, images, words):
+    with pytest.raises(UserError, match=words):
+        model.predict(images)
+
+
+@pytest.mark.parametrize("width", ["1/8", "3/8", 0.3, 2, 0, "wide", None])
+def test_a_width_that_cannot_be_mixed_is_one_sentence(model, width):
+    with pytest.raises(UserError, match="width"):
+        model.predict(stripes(2)[0], width)
+
+
+def test_a_run_of_ones_own_arrays_says_what_it_was(model):
+    about = {key: model.result[key] for key in ("task", "data", "net")}
+    assert about == {"task": "arrays", "data": "your own arrays", "net": "helpers.toys:plain_build"}
+
+
+def test_ones_own_arrays_and_net_can_be_resumed(tmp_path):
+    settings = {
+        "out": tmp_path / "run",
+        "progress": False,
+        "workers": 1,
+        "rounds": 2,
+        "budgets": "1/2 1",
+    }
+    first = splitmix.train(stripes_task(), Tiny, **settings)
+    again = splitmix.train(stripes_task(), Tiny, **settings, resume=True)
+    x, _ = stripes(9, seed=9)
+    assert again.result == first.result
+    assert torch.equal(again(x, "1/2"), first(x, "1/2"))
+    with pytest.raises(UserError, match="net = "):
+        splitmix.train(stripes_task(), plain_build, **settings, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"task": "minni"}, "did you mean 'mini'"),
+        ({"rond": 3}, "did you mean 'rounds'"),
+        ({"build": lambda width: torch.nn.Linear(3, 3)}, "cannot take the images of 'arrays'"),
+        ({"build": lambda width: plain_build(width / 0)}, "cannot be built at width 1/8"),
+        ({"build": lambda width: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 4))}, "has 3 classes"),
+        ({"task": stripes_task(val_ratio=0.0)}, "has 2 validation images, by which the best round is chosen"),
+        ({"budgets": "1/16"}, "below the atom 1/8"),
+    ],
+)
+def test_a_mistake_in_a_call_is_one_sentence(changed, words):
+    given = {"task": stripes_task(), "build": plain_build, "progress": False, **changed}
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        splitmix.train(given.pop("task"), given.pop("build"), **given)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,67 @@
+"""The bundle that comes with the package: small, measured, and its dials do what they say."""
+
+import json
+import platform
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from splitmix import Model
+from splitmix.data.mini import mini_domains
+from splitmix.runtime.bundle import packaged
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model.load(packaged())
+
+
+def test_it_is_whole_and_small(model):
+    assert [str(width) for width in model.widths] == ["1/8", "1/4", "3/8", "1/2", "5/8", "3/4", "7/8", "1"]
+    assert model.dual
+    assert model.manifest.storage == "float16"
+    assert sum(file.stat().st_size for file in packaged().iterdir()) < 5e6
+
+
+def test_it_was_measured_at_every_width_and_under_a_strong_attack(model):
+    table = model.manifest.table
+    dials = {(row.width, row.robust) for row in table.rows}
+    assert dials == {(str(width), robust) for width in model.widths for robust in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)}
+    assert not table.weak
+    assert "PGD" in table.attack
+    assert all(row.attacked_low <= row.attacked <= row.attacked_high for row in table.rows)
+
+
+def test_robustness_and_width_pay_off(model):
+    rows = {(row.width, row.robust): row for row in model.manifest.table.rows}
+    for width in ("1/2", "1"):
+        assert rows[width, 1.0].attacked > rows[width, 0.0].attacked + 0.05
+        assert rows[width, 0.0].clean > rows[width, 1.0].clean
+    assert rows["1", 0.0].clean > rows["1/8", 0.0].clean
+
+
+def test_it_reads_the_test_pictures_of_every_domain(model):
+    for domain in mini_domains():
+        right = model.predict(domain.x_test[::5], width=1).classes == domain.y_test[::5]
+        assert np.mean(right) > 0.75, domain.name
+
+
+def test_it_says_how_it_was_made_but_not_where(model):
+    text = (packaged() / "manifest.json").read_text()
+    assert model.manifest.trained["command"].startswith("splitmix train mini ")
+    assert "/root" not in text
+    assert "/home" not in text
+    assert platform.node() not in json.loads(text)["trained"].values()
+    page = (packaged().parent / "README.md").read_text()
+    made = model.manifest.trained["command"]
+    assert all(word in page for word in made.split(" --out ")[0].split(" -o "))
+
+
+def test_its_files_are_package_data():
+    said = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["splitmix"]
+    for file in (*packaged().iterdir(), packaged().parent / "README.md"):
+        assert any(file.match(pattern) for pattern in said), file.name
