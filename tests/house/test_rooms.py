@@ -27,7 +27,10 @@ ROOMS = {  # from the ground up: what each room may import of the others
     "flower": ["core", "attacks", "data", "engines", "runs"],
     "report": ["core", "data", "runs"],
     "compare": ["core", "nets", "objectives", "methods", "data", "engines", "runs", "report"],
-    "cli": "core nets attacks methods data engines runtime serve runs flower report compare".split(),
+    "cli": [
+        *("core", "nets", "attacks", "methods", "data", "engines", "runtime", "serve", "runs", "flower", "report"),
+        "compare",
+    ],
 }
 OUTSIDE = {  # what else, besides the standard library; rooms that are not listed are free
     "core": {"torch", "numpy"},
