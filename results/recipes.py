@@ -77,8 +77,8 @@ def crossed(setup: Setup, stored: Any) -> Scores:
 
 
 def halved(setup: Setup, half: int) -> Setup:
-    shards = tuple(replace(shard, val=shard.val[half::2]) for shard in setup.task.shards)
-    return replace(setup, task=replace(setup.task, shards=shards))
+    task = setup.clients().task
+    return replace(setup, task=replace(task, shards=tuple(replace(s, val=s.val[half::2]) for s in task.shards)))
 
 
 def lines(studies: Sequence[Tuning], runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -14,13 +14,12 @@ from splitmix.compare.page import Written, write_comparison
 from splitmix.compare.statistics import Costs, Entry, read_costs, read_entry
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.data.task import Task
 from splitmix.report.pages import duration
 from splitmix.report.run_page import write_report
 from splitmix.runs.config import Config, check_same_config, make_config, to_toml
 from splitmix.runs.records import read_result
 from splitmix.runs.run import Watcher, run_in_folder
-from splitmix.runs.setup import Setup, set_up
+from splitmix.runs.setup import Setup, TaskFacts, set_up
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Setups:
     def __init__(self, root: Path | None) -> None:
         self.root = root
         self.key: tuple[Any, ...] = ()
-        self.task: Task | None = None
+        self.task: TaskFacts | None = None
 
     def of(self, config: Config) -> Setup:
         key = (config.task, config.seed, config.clients, str(config.partition), config.val_ratio)

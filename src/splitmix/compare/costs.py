@@ -18,7 +18,6 @@ from splitmix.core.rounds import Federation, draw_cohort
 from splitmix.core.types import Part, Profile, Setting, group_by_width
 from splitmix.core.width import Width
 from splitmix.data.budgets import parse_budgets
-from splitmix.engines.clients import TaskClients
 from splitmix.methods import find_method
 from splitmix.nets.cost import FLOAT, Cost, Image, cost, cost_rows, training_bytes, training_macs, weightless
 from splitmix.objectives.losses import DrawnWidth, Plain
@@ -111,7 +110,7 @@ def account_of(setup: Setup) -> Account:
 
 def profiles_of(setup: Setup) -> Profiles:
     """The clients of a run, without their images."""
-    return TaskClients(setup.task, setup.budgets).profiles
+    return setup.clients().profiles
 
 
 def width_cost(account: Account, width: Width) -> Cost:

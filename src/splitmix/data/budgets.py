@@ -161,6 +161,12 @@ class Budgets:
         return tuple(budgets[client] for client in range(self.clients))
 
 
+class RoundBudgets(Protocol):
+    """Whatever says what each client can train in a round: a law, or the clients themselves."""
+
+    def at(self, round: int) -> tuple[Width, ...]: ...
+
+
 def parse_budgets(value: Any, *, clients: int, seed: int = 0) -> Budgets:
     """Read budgets: a preset's name, widths as text or list (one equal group each), or a mapping with settings.
 

@@ -55,6 +55,11 @@ class Task:
     net: str  # a name in the table of nets
     augment: bool | str = False  # in training: random crop and flip, or "turn": flip and turn
 
+    @property
+    def image(self) -> tuple[int, ...]:
+        """The shape of one image."""
+        return tuple(int(size) for size in self.train.images.shape[1:])
+
 
 LARGEST = float(np.finfo(np.float32).max)
 

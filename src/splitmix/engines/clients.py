@@ -9,7 +9,7 @@ from torch import Tensor
 
 from splitmix.core.batches import ClientData, Split
 from splitmix.core.types import Profile
-from splitmix.data.budgets import Budgets
+from splitmix.data.budgets import RoundBudgets
 from splitmix.data.task import Samples, Task
 
 
@@ -18,7 +18,7 @@ class TaskClients:
     """Every client holds its shard as row numbers; the images exist once."""
 
     task: Task
-    budgets: Budgets
+    budgets: RoundBudgets
     device: str = "cpu"
 
     def profiles(self, round: int) -> Sequence[Profile]:

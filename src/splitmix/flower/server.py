@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from rich.console import Console
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width
-from splitmix.data.budgets import Budgets, parse_budgets
-from splitmix.data.task import Samples, Shard, Task
+from splitmix.data.budgets import RoundBudgets, parse_budgets
 from splitmix.flower.apps import server_app
 from splitmix.flower.engine import FlowerEngine
 from splitmix.flower.fleet import Fleet, Grid, from_file, to_file
@@ -89,7 +87,7 @@ def true_config(config: Config, fleet: Fleet) -> Config:
     return config.model_copy(update={"budgets": {"name": "each", "widths": [str(width) for width in budgets]}})
 
 
-def set_budgets(config: Config) -> Budgets:
+def set_budgets(config: Config) -> RoundBudgets:
     """The budgets that the settings give."""
     return parse_budgets(config.budgets, clients=cast(int, config.clients), seed=config.seed)
 
@@ -98,38 +96,45 @@ def remote_setup(config: Config, fleet: Fleet) -> Setup:
     """The objects of a run whose images are elsewhere; whoever comes later gets a budget that there is by now."""
     config = true_config(config, fleet)
     first = next(iter(fleet.members.values()))
-    blank = Samples(np.zeros((2, *first.image), np.uint8), np.zeros(2, np.int64), np.zeros(2, np.int64))
-    task = RemoteTask(Path(config.task).name, fleet, blank, blank, fleet.classes, config.net or first.net)
-    setup = set_up(config, task=cast(Task, task))
+    task = RemoteTask(Path(config.task).name, fleet, first.image, fleet.classes, config.net or first.net)
+    setup = set_up(config, task=task)
     fleet.budgets = fleet.budgets or set(setup.budgets.at(0))
-    return replace(setup, budgets=cast(Budgets, RemoteBudgets(fleet, setup.budgets)))
+    return replace(setup, budgets=RemoteBudgets(fleet, setup.budgets))
+
+
+@dataclass(frozen=True)
+class RemoteShard:
+    """A client's images, of which the server knows how many there are."""
+
+    domain: str
+    train: range = range(0)
+    val: range = range(0)
+    test: range = range(0)
 
 
 @dataclass(frozen=True)
 class RemoteTask:
-    """A task as far as the server knows it: sizes and names, which grow as nodes come, and two blank images."""
+    """A task as far as the server knows it: sizes and names, which grow as nodes come."""
 
     name: str
     fleet: Fleet
-    train: Samples
-    test: Samples
+    image: tuple[int, ...]
     classes: int
     net: str
-    augment: bool = False
 
     @property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> tuple[RemoteShard, ...]:
         return tuple(self._shard(client) for client in range(self.fleet.count))
 
     @property
     def domains(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(member.domain for member in self.fleet.members.values()))
 
-    def _shard(self, client: int) -> Shard:
+    def _shard(self, client: int) -> RemoteShard:
         member = self.fleet.members.get(client)
         if member is None:
-            return Shard("not yet known", *(np.zeros(0, np.int64) for _ in range(3)))
-        return Shard(member.domain, *(np.zeros(size, np.int64) for size in (member.train, member.val, member.test)))
+            return RemoteShard("not yet known")
+        return RemoteShard(member.domain, range(member.train), range(member.val), range(member.test))
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ class RemoteBudgets:
     """The budgets that nodes name themselves; where they name none, those of the run's settings."""
 
     fleet: Fleet
-    usual: Budgets
+    usual: RoundBudgets
 
     def at(self, round: int) -> tuple[Width, ...]:
         members = self.fleet.members

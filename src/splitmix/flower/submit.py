@@ -16,8 +16,8 @@ from splitmix.flower.site import Site, environment, flwr, program
 
 Given = Mapping[str, str | int | float | bool]
 FILES = {
-    "server_app.py": '"""The server of a run."""\n\nfrom splitmix.experiments import flower\n\napp = flower.app\n',
-    "client_app.py": '"""A client of a run."""\n\nfrom splitmix.experiments import node\n\napp = node.app\n',
+    "server_app.py": '"""The server of a run."""\n\nfrom splitmix.flower.server import app\n\n__all__ = ["app"]\n',
+    "client_app.py": '"""A client of a run."""\n\nfrom splitmix.flower.node import app\n\n__all__ = ["app"]\n',
     "LICENSE": "As of splitmix.\n",
 }
 PROJECT = """[project]

@@ -1,10 +1,11 @@
 """From a config to the objects of a run, each checked before any training starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import Parameter, signature
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -26,7 +27,7 @@ from splitmix.core.types import Setting
 from splitmix.core.types import Weights
 from splitmix.core.width import Width
 from splitmix.core.width import parse_width
-from splitmix.data.budgets import Budgets
+from splitmix.data.budgets import RoundBudgets
 from splitmix.data.budgets import check_budgets
 from splitmix.data.budgets import parse_budgets
 from splitmix.data.task import Task
@@ -39,13 +40,51 @@ from splitmix.methods import find_method
 from splitmix.nets import find_net
 
 
+class ClientFacts(Protocol):
+    """What a run knows of a client: where its images are from, and how many there are."""
+
+    @property
+    def domain(self) -> str: ...
+
+    @property
+    def train(self) -> Sized: ...
+
+    @property
+    def val(self) -> Sized: ...
+
+    @property
+    def test(self) -> Sized: ...
+
+
+class TaskFacts(Protocol):
+    """What a run knows of its task, wherever the images are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domains(self) -> tuple[str, ...]: ...
+
+    @property
+    def shards(self) -> Sequence[ClientFacts]: ...
+
+    @property
+    def image(self) -> tuple[int, ...]: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def net(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Setup:
     """Everything a run needs."""
 
     config: Config
-    task: Task
-    budgets: Budgets
+    task: TaskFacts
+    budgets: RoundBudgets
     method: Method
     net: Net
     objective: Objective
@@ -68,18 +107,25 @@ class Setup:
 
     @property
     def image(self) -> tuple[int, ...]:
-        return tuple(self.task.train.images.shape[1:])
+        return self.task.image
+
+    def clients(self, device: str = "cpu") -> TaskClients:
+        """The clients, if their images are here."""
+        if not isinstance(self.task, Task):
+            raise TypeError(f"the images of the task '{self.task.name}' are elsewhere; give the run an engine")
+        return TaskClients(self.task, self.budgets, device)
 
     def engine(self, workers: int, device: str = "cpu") -> Simulator:
-        clients = TaskClients(self.task, self.budgets, device)
-        return Simulator(self.net, self.method.layout, clients, self.objective, workers, device)
+        return Simulator(self.net, self.method.layout, self.clients(device), self.objective, workers, device)
 
     def fresh_weights(self) -> Weights:
         tracked = self.config.norm in ("tracked", "local")
         return self.net.init(self.method.layout, self.config.seed, rescale=self.config.rescale_init, tracked=tracked)
 
 
-def set_up(config: Config, *, root: Path | None = None, task: Task | None = None, build: Build | None = None) -> Setup:
+def set_up(
+    config: Config, *, root: Path | None = None, task: TaskFacts | None = None, build: Build | None = None
+) -> Setup:
     """Make the objects of a run; a user's own task and net take the place of the named ones."""
     if task is None:
         settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
@@ -98,7 +144,7 @@ def set_up(config: Config, *, root: Path | None = None, task: Task | None = None
     return Setup(config, task, budgets, method, Net(build), objective, federation(config))
 
 
-def make_build(config: Config, task: Task) -> Build:
+def make_build(config: Config, task: TaskFacts) -> Build:
     """The named net with what it takes of these: a user's own may take the width alone."""
     net = find_net(config.net or task.net)
     offered: dict[str, object] = {"classes": task.classes, "rescale_layers": config.rescale_layers}
@@ -144,7 +190,7 @@ def federation(config: Config) -> Federation:
     )
 
 
-def check_validation(norm: str, task: Task) -> None:
+def check_validation(norm: str, task: TaskFacts) -> None:
     """The best round is chosen on validation images; norms that use the batch's statistics need two of them."""
     least = 1 if norm in ("tracked", "local") else 2
     if all(len(shard.val) < least for shard in task.shards):
@@ -168,9 +214,9 @@ def check_norm(norm: str, method: Method, needs: Mapping[str, bool]) -> None:
         )
 
 
-def check_net(build: Build, width: Width, task: Task, *, dial: bool = False) -> None:
+def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False) -> None:
     """Run two images through the net: what does not fit is said before training."""
-    shape = tuple(task.train.images.shape[1:])
+    shape = task.image
     try:
         module = build(width)
     except (RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
@@ -196,8 +242,9 @@ def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def _try(module: nn.Module, task: Task, dial: bool) -> torch.Tensor:
-    two = as_images(torch.from_numpy(task.train.images[[0, -1]]))
+def _try(module: nn.Module, task: TaskFacts, dial: bool) -> torch.Tensor:
+    two = torch.from_numpy(task.train.images[[0, -1]]) if isinstance(task, Task) else torch.zeros(2, *task.image)
+    two = as_images(two)
     with torch.no_grad():
         logits: torch.Tensor = module.train()(two, 1.0) if dial else module.train()(two)
     return logits
