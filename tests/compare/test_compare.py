@@ -8,7 +8,7 @@ from splitmix.cli import main
 from splitmix.compare import page as compare_report
 from splitmix.compare.compare import Bench, compare, planned, time_left
 from splitmix.compare.contenders import parse_contenders
-from splitmix.compare.statistics import summary_rows
+from splitmix.compare.standings import summary_rows
 from splitmix.core.errors import UserError
 
 pytestmark = pytest.mark.slow  # whole runs and commands

@@ -12,9 +12,8 @@ from helpers.pages import Tags
 from splitmix.compare import figures as compare_figures
 from splitmix.compare import maps as compare_maps
 from splitmix.compare.page import headline, write_comparison
-from splitmix.compare.statistics import (
+from splitmix.compare.standings import (
     asks_too_much,
-    clear_lead,
     compared_widths,
     cost_table,
     overview_table,
@@ -89,21 +88,6 @@ def test_a_winner_must_lead_all_others_not_just_the_second(entry):
 
 def test_without_a_rival_there_is_no_winner(three):
     assert set(winners([three[0], three[2]]).values()) == {None}
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "clear"),
-    [
-        ([0.5, 0.5], [0.4, 0.4], True),  # no spread at all
-        ([0.5, 0.5], [0.5, 0.5], False),
-        ([0.4, 0.4], [0.5, 0.5], False),
-        ([0.50, 0.52, 0.54], [0.44, 0.46, 0.48], True),  # t = 3.7 at 4 degrees of freedom, where 2.8 is needed
-        ([0.50, 0.52, 0.54], [0.46, 0.48, 0.50], False),  # t = 2.4
-        ([0.50, 0.54], [0.40, 0.44], False),  # t = 3.5 at 2 degrees, where 4.3 is needed
-    ],
-)
-def test_welchs_test_by_hand(first, second, clear):
-    assert clear_lead(first, second) is clear
 
 
 def test_a_method_beyond_the_budgets_is_grey_and_never_marked(three):

@@ -2,7 +2,7 @@
 
 import json
 
-from splitmix.compare.statistics import read_entry
+from splitmix.compare.standings import read_method_runs
 
 WIDTHS = ("1/8", "1/4", "1/2", "1")
 DOMAINS = ("pen", "sign")
@@ -64,4 +64,4 @@ def make_entry(root, label, *accuracies, method=None, **settings):
     for seed, accuracy in enumerate(accuracies, start=1):
         folders[seed] = root / f"run{len(list(root.iterdir()))}"
         fake_run(folders[seed], method or label, seed=seed, accuracy=accuracy, **settings)
-    return read_entry(label, folders)
+    return read_method_runs(label, folders)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from splitmix.compare import statistics as summary
-from splitmix.compare.statistics import Record, read_entry
+from splitmix.compare.standings import MethodRuns, SeedRun, read_method_runs
 from splitmix.core.width import parse_width
 from splitmix.runs.grid import Grid, read_grid
 from splitmix.runs.records import Score, score_groups
@@ -89,7 +88,7 @@ class Found:
         return not self.jobs or bool(self.known)
 
     @cached_property
-    def runs(self) -> dict[str, summary.Entry]:
+    def runs(self) -> dict[str, MethodRuns]:
         """The finished runs of each label, by seed; labels of which none is done are left out."""
         folders: dict[str, dict[int, Job]] = {}
         for need in self.change.of(self.entry.needs(self.scale)):
@@ -99,7 +98,7 @@ class Found:
                 if job.done:
                     folders.setdefault(need.label, {})[seed] = job
         return {
-            label: read_entry(label, {seed: job.folder for seed, job in jobs.items()})
+            label: read_method_runs(label, {seed: job.folder for seed, job in jobs.items()})
             for label, jobs in folders.items()
         }
 
@@ -121,7 +120,7 @@ class Found:
     def _by_digest(self) -> dict[str, Job]:
         return {job.config.digest(): job for job in self.jobs}
 
-    def picked(self, *labels: str) -> list[summary.Entry]:
+    def picked(self, *labels: str) -> list[MethodRuns]:
         """The runs of these labels, as far as they are there."""
         return [self.runs[label] for label in labels if label in self.runs]
 
@@ -131,14 +130,14 @@ class Found:
             yield label, read_grid(runs.runs[0].folder / "grid.json")
 
 
-def scores_of(run: Record, norm: str = NORM) -> dict[str, Score]:
+def scores_of(run: SeedRun, norm: str = NORM) -> dict[str, Score]:
     """Test scores by width, with these norm statistics where the run has them, else with its own."""
     groups = score_groups(run.result)
     chosen = groups.get((norm, "test")) or next(iter(groups.values()))
     return {score["width"]: score for score in chosen}
 
 
-def width_rows(runs: summary.Entry, series: str, keys: Sequence[str] = (), norm: str = NORM) -> Iterator[Row]:
+def width_rows(runs: MethodRuns, series: str, keys: Sequence[str] = (), norm: str = NORM) -> Iterator[Row]:
     """A row for each of the widths that all seeds serve, in per cent."""
     scored = {run.seed: scores_of(run, norm) for run in runs.runs}
     served = set.intersection(*(set(scores) for scores in scored.values()))
@@ -146,7 +145,7 @@ def width_rows(runs: summary.Entry, series: str, keys: Sequence[str] = (), norm:
         yield Row(series, width, {seed: 100 * scores[width]["accuracy"] for seed, scores in scored.items()})
 
 
-def learning_curve(run: Record, width: str) -> list[tuple[float, float]]:
+def learning_curve(run: SeedRun, width: str) -> list[tuple[float, float]]:
     """Validation accuracy in per cent by round, counted from 1."""
     return [
         (row["round"] + 1, 100 * row["accuracy"])

@@ -6,7 +6,7 @@ from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
 from splitmix.compare.maps import fedavg_domains
-from splitmix.compare.statistics import Entry as Runs
+from splitmix.compare.standings import MethodRuns as Runs
 from splitmix.core.width import Width, parse_width
 from splitmix.nets import find_net
 from splitmix.runs.records import domain_names

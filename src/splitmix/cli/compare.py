@@ -65,7 +65,7 @@ def compare(
     from splitmix.compare import compare as comparing
     from splitmix.compare.contenders import parse_contenders, with_rates
     from splitmix.compare.page import as_json as rows
-    from splitmix.compare.statistics import cost_table, overview_table
+    from splitmix.compare.standings import cost_table, overview_table
     from splitmix.compare.tuning import read_rates
     from splitmix.report.tables import show
     from splitmix.runs.config import read_settings

@@ -11,7 +11,7 @@ from splitmix.compare.contenders import Contender
 from splitmix.compare.costs import account_of, profiles_of, run_costs
 from splitmix.compare.coverage import coverage
 from splitmix.compare.page import Written, write_comparison
-from splitmix.compare.statistics import Costs, Entry, read_costs, read_entry
+from splitmix.compare.standings import Costs, MethodRuns, read_costs, read_method_runs
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.report.pages import duration
@@ -51,7 +51,7 @@ class Planned:
 class Comparison:
     """What was found, and where it is written."""
 
-    entries: list[Entry]
+    entries: list[MethodRuns]
     files: Written
 
 
@@ -166,7 +166,7 @@ def costs_of(setup: Setup) -> Costs:
 def summarise(contenders: Sequence[Contender], seeds: Sequence[int], out: Path, command: str) -> Comparison:
     """Read the runs of these seeds and write what they say."""
     unique = list(dict.fromkeys(seeds))
-    entries = [read_entry(c.label, {seed: run_folder(out, c, seed) for seed in unique}) for c in contenders]
+    entries = [read_method_runs(c.label, {seed: run_folder(out, c, seed) for seed in unique}) for c in contenders]
     return Comparison(entries, write_comparison(out, entries, command=command))
 
 

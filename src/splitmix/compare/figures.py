@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from splitmix.compare.statistics import Entry, Record, Standing, compared_widths, standings
+from splitmix.compare.standings import MethodRuns, SeedRun, Standing, compared_widths, standings
 from splitmix.core.width import parse_width
 from splitmix.report import drawing
 from splitmix.report.budgets import COLOURS
@@ -48,9 +48,9 @@ def called(label: str) -> str:
     return short(label, 20)
 
 
-def families(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+def families(entries: Sequence[MethodRuns]) -> dict[str, list[MethodRuns]]:
     """Methods that differ in nothing but their one width, such as FedAvg of 1/8 and of 1/4, make one line."""
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[MethodRuns]] = {}
     for entry in entries:
         words = entry.label.split(" ")
         own = [word for word in words if len(entry.widths) > 1 or word != entry.widths[0]]
@@ -58,7 +58,7 @@ def families(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return found
 
 
-def looks(entries: Sequence[Entry]) -> dict[str, Look]:
+def looks(entries: Sequence[MethodRuns]) -> dict[str, Look]:
     """A look for each family, the same in every picture."""
     groups = families(entries)
     over = [name for name, members in groups.items() if any(entry.over_budget for entry in members)]
@@ -90,7 +90,7 @@ def cost_of(standing: Standing, price: str) -> int:
 
 
 @in_style
-def tradeoff(entries: Sequence[Entry], price: str = "macs") -> Picture:
+def tradeoff(entries: Sequence[MethodRuns], price: str = "macs") -> Picture:
     """Accuracy against MACs or parameters, a line for each method; what nobody beats at its price is ringed."""
     found = [s for width in all_widths(entries) for s in standings(entries, width) if cost_of(s, price)]
     if not found:
@@ -151,7 +151,7 @@ def _price_line(axes: "Axes", points: Sequence[Standing], price: str, look: Look
 
 
 @in_style
-def convergence(entries: Sequence[Entry], by: str = "round") -> Picture:
+def convergence(entries: Sequence[MethodRuns], by: str = "round") -> Picture:
     """Validation accuracy at the narrowest and the widest width, by round or by measured seconds of training."""
     widths = compared_widths(entries)
     ends = list(dict.fromkeys((widths[0], widths[-1])))
@@ -184,7 +184,7 @@ def _draw_curve(axes: "Axes", curve: Curve, look: Look, scale: float) -> None:
     axes.fill_between(xs, low, high, color=look.colour, alpha=0.15, linewidth=0)
 
 
-def _curves(entries: Sequence[Entry], width: str, by: str) -> dict[str, Curve]:
+def _curves(entries: Sequence[MethodRuns], width: str, by: str) -> dict[str, Curve]:
     """The curve of each family at a width; of two members the first that serves it."""
     found = {}
     for name, members in families(entries).items():
@@ -194,7 +194,7 @@ def _curves(entries: Sequence[Entry], width: str, by: str) -> dict[str, Curve]:
     return found
 
 
-def _curve(entry: Entry, width: str, by: str) -> Curve:
+def _curve(entry: MethodRuns, width: str, by: str) -> Curve:
     runs = [_accuracies(run, width) for run in entry.runs]
     rounds = sorted(set.intersection(*map(set, runs)))
     clocks = [_clock(run.metrics) for run in entry.runs]
@@ -206,7 +206,7 @@ def _curve(entry: Entry, width: str, by: str) -> Curve:
     return Curve(xs, [fmean(seeds) for seeds in values], spreads)
 
 
-def _accuracies(run: Record, width: str) -> dict[int, float]:
+def _accuracies(run: SeedRun, width: str) -> dict[int, float]:
     """Validation accuracy in per cent by round."""
     return {
         row["round"]: 100 * row["accuracy"]
@@ -248,5 +248,5 @@ def _time_unit(curves: Mapping[str, Mapping[str, Curve]]) -> tuple[str, float]:
     return next((unit, scale) for least, unit, scale in units if longest >= least)
 
 
-def all_widths(entries: Sequence[Entry]) -> list[str]:
+def all_widths(entries: Sequence[MethodRuns]) -> list[str]:
     return sorted({width for entry in entries for width in entry.widths}, key=parse_width)

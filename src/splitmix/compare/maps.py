@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from splitmix.compare.figures import called, count_axis, families, looks
-from splitmix.compare.statistics import Entry
+from splitmix.compare.standings import MethodRuns
 from splitmix.report import drawing
 from splitmix.report.drawing import GREY, INK, NothingToDrawError, Picture, in_style, paper, short
 from splitmix.report.figures import named
@@ -22,7 +22,7 @@ SHARE = ("#ffffff", "#7ac7be", "#0c5c94")
 
 
 @in_style
-def client_boxes(entries: Sequence[Entry]) -> Picture:
+def client_boxes(entries: Sequence[MethodRuns]) -> Picture:
     """How clients fare under each method: accuracy, traffic and work; a box holds the middle half of them."""
     accuracy = {entry.label: _client_accuracies(entry) for entry in entries}
     if not any(accuracy.values()):
@@ -46,7 +46,7 @@ def client_boxes(entries: Sequence[Entry]) -> Picture:
     return Picture("client-boxes", figure)
 
 
-def _boxes(axes: "Axes", entries: Sequence[Entry], values: Mapping[str, list[float]], steep: bool) -> None:
+def _boxes(axes: "Axes", entries: Sequence[MethodRuns], values: Mapping[str, list[float]], steep: bool) -> None:
     """One panel: a lying box for each method."""
     from matplotlib.ticker import LogLocator
 
@@ -76,7 +76,7 @@ def _boxes(axes: "Axes", entries: Sequence[Entry], values: Mapping[str, list[flo
 
 
 @in_style
-def domain_losses(entries: Sequence[Entry]) -> Picture:
+def domain_losses(entries: Sequence[MethodRuns]) -> Picture:
     """Points of accuracy against FedAvg of the same width, for each domain; a panel for each method."""
     base = fedavg_domains(entries)
     rivals = [entry for entry in entries if not _is_fedavg(entry) and set(entry.widths) & set(base)]
@@ -100,7 +100,7 @@ def domain_losses(entries: Sequence[Entry]) -> Picture:
 
 
 @in_style
-def coverage(entries: Sequence[Entry]) -> Picture:
+def coverage(entries: Sequence[MethodRuns]) -> Picture:
     """Which data reached which parameters: the share of each slice of the net that a domain's clients ever trained."""
     known = {e.label: costs["coverage"] for e in entries if (costs := e.runs[0].costs) is not None}
     counted = {
@@ -173,7 +173,7 @@ def _map(axes: "Axes", grid: Grid, colours: Sequence[str], span: tuple[float, fl
     axes.tick_params(axis="x", labelsize=8, colors=GREY)
 
 
-def fedavg_domains(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
+def fedavg_domains(entries: Sequence[MethodRuns]) -> dict[str, dict[str, float]]:
     """FedAvg's accuracy by width and domain; where there are two, the one that all clients train counts."""
     found: dict[str, dict[str, float]] = {}
     for entry in sorted((e for e in entries if _is_fedavg(e)), key=lambda e: "strict" in e.label.split()):
@@ -184,17 +184,17 @@ def fedavg_domains(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _is_fedavg(entry: Entry) -> bool:
+def _is_fedavg(entry: MethodRuns) -> bool:
     return entry.runs[0].result.get("method") == "fedavg"
 
 
-def _loss(entry: Entry, base: Mapping[str, Mapping[str, float]], width: str, domain: str) -> float | None:
+def _loss(entry: MethodRuns, base: Mapping[str, Mapping[str, float]], width: str, domain: str) -> float | None:
     mine = _domain_accuracy(entry, width, domain)
     theirs = base[width].get(domain)
     return None if mine is None or theirs is None else 100 * (mine - theirs)
 
 
-def _domain_accuracy(entry: Entry, width: str, domain: str) -> float | None:
+def _domain_accuracy(entry: MethodRuns, width: str, domain: str) -> float | None:
     if width not in entry.widths:
         return None
     values = [run.scores[width].get("domains", {}).get(domain) for run in entry.runs]
@@ -202,13 +202,13 @@ def _domain_accuracy(entry: Entry, width: str, domain: str) -> float | None:
     return fmean(known) if known else None
 
 
-def _client_accuracies(entry: Entry) -> list[float]:
+def _client_accuracies(entry: MethodRuns) -> list[float]:
     """In per cent, of all clients and seeds, at the widest width."""
     shares = [share for run in entry.runs for share in run.scores[entry.widths[-1]].get("clients", [])]
     return [100 * share for share in shares if share is not None]
 
 
-def _per_round(entry: Entry, key: Literal["down", "macs"]) -> list[float]:
+def _per_round(entry: MethodRuns, key: Literal["down", "macs"]) -> list[float]:
     """What each client spent in a round on average, in all seeds; those that spent nothing cannot be drawn."""
     return [
         spent / run.result["rounds"]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from splitmix.compare import figures as compare_figures
 from splitmix.compare import maps as compare_maps
-from splitmix.compare.statistics import (
+from splitmix.compare.standings import (
     GREYED,
     RULE,
-    Entry,
+    MethodRuns,
     check_alike,
     compared_widths,
     cost_table,
@@ -42,7 +42,7 @@ class Written:
     rows: Path
 
 
-def write_comparison(folder: Path, entries: Sequence[Entry], *, command: str = "") -> Written:
+def write_comparison(folder: Path, entries: Sequence[MethodRuns], *, command: str = "") -> Written:
     """Write `comparison.html`, `table.md`, `table.tex` and `rows.json`, and say where they are."""
     if not entries:
         raise UserError("there are no runs to compare; name some methods")
@@ -56,7 +56,7 @@ def write_comparison(folder: Path, entries: Sequence[Entry], *, command: str = "
     return files
 
 
-def as_json(entries: Sequence[Entry], command: str = "") -> dict[str, object]:
+def as_json(entries: Sequence[MethodRuns], command: str = "") -> dict[str, object]:
     """All that a program may want to know."""
     first = entries[0].runs[0].result
     runs = [
@@ -77,7 +77,7 @@ def as_json(entries: Sequence[Entry], command: str = "") -> dict[str, object]:
     }
 
 
-def headline(entries: Sequence[Entry]) -> str:
+def headline(entries: Sequence[MethodRuns]) -> str:
     """Who leads where, in a sentence."""
     if len(entries[0].runs) < 2:
         width = compared_widths(entries)[-1]
@@ -95,7 +95,7 @@ def headline(entries: Sequence[Entry]) -> str:
     return f"A{told[1:]}."
 
 
-def comparison_page(entries: Sequence[Entry], command: str) -> str:
+def comparison_page(entries: Sequence[MethodRuns], command: str) -> str:
     """The page, as HTML."""
     first = entries[0].runs[0]
     task = first.result.get("task", "a task")
@@ -117,7 +117,7 @@ def comparison_page(entries: Sequence[Entry], command: str) -> str:
     )
 
 
-def _facts(entries: Sequence[Entry]) -> Iterator[str]:
+def _facts(entries: Sequence[MethodRuns]) -> Iterator[str]:
     result = entries[0].runs[0].result
     yield f"<b>{len(entries)}</b> methods"
     yield f"<b>{len(entries[0].runs)}</b> seed{'s' * (len(entries[0].runs) > 1)}"
@@ -128,7 +128,7 @@ def _facts(entries: Sequence[Entry]) -> Iterator[str]:
         yield f"trained in <b>{duration(sum(seconds))}</b>"
 
 
-def _draws(entries: Sequence[Entry]) -> Iterator[Callable[[], Picture]]:
+def _draws(entries: Sequence[MethodRuns]) -> Iterator[Callable[[], Picture]]:
     for price in compare_figures.PRICES:
         yield partial(compare_figures.tradeoff, entries, price)
     for by in ("round", "seconds"):
@@ -138,7 +138,7 @@ def _draws(entries: Sequence[Entry]) -> Iterator[Callable[[], Picture]]:
     yield partial(compare_maps.coverage, entries)
 
 
-def _notes(entries: Sequence[Entry]) -> Iterator[str]:
+def _notes(entries: Sequence[MethodRuns]) -> Iterator[str]:
     """What a careful reader should know."""
     result = entries[0].runs[0].result
     yield "All methods met the same data, budgets, clients, rounds and seeds, in the same loop."
@@ -156,7 +156,7 @@ def _notes(entries: Sequence[Entry]) -> Iterator[str]:
     yield "Wall-clock is the training time of the rounds on the computer of these runs, without validation."
 
 
-def _origin(entries: Sequence[Entry], command: str) -> Iterator[tuple[str, str]]:
+def _origin(entries: Sequence[MethodRuns], command: str) -> Iterator[tuple[str, str]]:
     """All that is needed to make it again, as HTML."""
     result = entries[0].runs[0].result
     yield "Command", f"<code>{escape(command or '-')}</code>"

@@ -1,155 +1,97 @@
-"""What several runs say together: mean and spread over seeds, who leads clearly, and tables of both."""
+"""What is said over seeds and clients: mean and spread, and whether a method is better by more than chance."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, stdev, variance
-from typing import Any
+from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+import numpy as np
+from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.core.method import respects_budgets
-from splitmix.core.parts import covering
-from splitmix.core.types import Profile, Setting
-from splitmix.core.width import parse_width
-from splitmix.methods import find_method
-from splitmix.report.tables import Column, Table, human, milliseconds, norm_text, percent, plain
-from splitmix.runs.config import read_toml
-from splitmix.runs.records import Client, Result, Row, Score, main_scores, read_metrics, read_result
+from splitmix.report.tables import percent
 
-RULE = (
-    "Bold or starred: leads every other method that keeps to the budgets by more than chance explains "
-    "(Welch's t test over seeds, two-sided, 5 %); with one seed nothing is marked."
-)
-GREYED = "Grey or italic: asks some clients for more than their budget, so it is a bound and not a rival."
+ClientValues = Mapping[int, Sequence[float | None]]  # of each seed the values of its clients; None: not measured
 # t of 97.5 % by degrees of freedom; between them it is read off the straight line over 1/degrees, which is cautious
 _T = ((1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (8, 2.306), (10, 2.228), (15, 2.131))
 _T_LARGE = ((20, 2.086), (30, 2.042), (60, 2.0), (math.inf, 1.96))
 
 
-class Reached(TypedDict):
-    """The share of the parameters that each domain's data trained: of all, and of each slice."""
-
-    domains: dict[str, float]
-    slices: list[str]
-    reached: dict[str, list[float]]
-
-
-class Costs(TypedDict):
-    """The content of `costs.json`: what each client spent over a run, in bytes and MACs, and what its data reached."""
-
-    down: list[int]
-    up: list[int]
-    macs: list[int]
-    memory: list[int]
-    coverage: Reached
-
-
-_COSTS: TypeAdapter[Costs] = TypeAdapter(Costs)
-
-
 @dataclass(frozen=True)
-class Record:
-    """One finished run, as it lies in its folder."""
+class PairedDifference:
+    """How much more one method has than another, and between which values it may well lie."""
 
-    seed: int
-    folder: Path
-    result: Result
-    metrics: Sequence[Row] = ()
-    costs: Costs | None = None
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """The main scores, by width."""
-        return {score["width"]: score for score in main_scores(self.result)}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A method in a comparison: one run for each seed."""
-
-    label: str
-    runs: tuple[Record, ...]
-    lr: float | None = None
-    over_budget: bool = False
+    difference: float  # mean over seeds of the mean over clients
+    low: float
+    high: float
+    seeds: int
+    clients: int  # in all seeds together
 
     @property
-    def widths(self) -> list[str]:
-        """The widths that it serves, ascending."""
-        return sorted(set.intersection(*(set(run.scores) for run in self.runs)), key=parse_width)
-
-    def values(self, width: str) -> tuple[float, ...]:
-        """The accuracy of each seed."""
-        return tuple(run.scores[width]["accuracy"] for run in self.runs) if width in self.widths else ()
+    def clear(self) -> bool:
+        """Whether chance does not explain it: the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
 
     @property
-    def download(self) -> float | None:
-        """Parameters to a client in a round, on average over clients, rounds and seeds."""
-        rows = [row for run in self.runs for row in run.metrics if row["kind"] == "round"]
-        clients = sum(row.get("clients", 0) for row in rows)
-        return sum(row.get("parameters", 0) for row in rows) / clients if clients else None
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A method at a width."""
-
-    label: str
-    width: str
-    values: tuple[float, ...]  # one for each seed
-    parameters: int | None = None
-    macs: int | None = None
-    ms: float | None = None
-    over_budget: bool = False
-    winner: bool = False
+    def verdict(self) -> Literal["higher", "lower", "not clear"]:
+        """What may be said of the first method."""
+        return "not clear" if not self.clear else "higher" if self.low > 0 else "lower"
 
     @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation over seeds; unknown where there is only one."""
-        return stdev(self.values) if len(self.values) > 1 else None
+    def resampled(self) -> str:
+        """What stands in for chance, in words."""
+        if self.clients < 2:
+            return "a single client tells nothing of chance"
+        return "clients and seeds resampled" if self.seeds > 1 else "one seed, so clients alone resampled"
 
 
-def read_entry(label: str, folders: Mapping[int, Path]) -> Entry:
-    """A method from the folders of its runs, by seed."""
-    runs = tuple(read_record(seed, folder) for seed, folder in folders.items())
-    first = runs[0]
-    config = read_toml(first.folder / "config.toml")
-    method, atom = config.get("method", first.result.get("method", "splitmix")), config.get("atom", "1/8")
-    return Entry(label, runs, config.get("lr"), asks_too_much(method, atom, first.result["clients"], first.seed))
+def paired_bootstrap(
+    first: ClientValues, second: ClientValues, *, level: float = 0.95, draws: int = 10_000, seed: int = 0
+) -> PairedDifference:
+    """The difference of two methods that met the same clients with the same seeds, with a bootstrapped interval.
+
+    Seeds are drawn, and of each its clients, always as pairs: what makes a client hard for both is no difference. One
+    seed fewer is drawn than there are (Rao and Wu, JASA 1988), for with all of them a few seeds look closer to one
+    another than they are. With one seed only clients are drawn, and nothing is said about other seeds. The same values
+    give the same interval.
+
+    >>> ours = {1: [0.80, 0.70, 0.90, 0.60], 2: [0.82, 0.69, 0.93, 0.64], 3: [0.79, 0.72, 0.91, 0.61]}
+    >>> found = paired_bootstrap(ours, {seed: [value - 0.1 for value in values] for seed, values in ours.items()})
+    >>> found.verdict, round(found.difference, 2), round(found.low, 2), round(found.high, 2), found.resampled
+    ('higher', 0.1, 0.1, 0.1, 'clients and seeds resampled')
+    """
+    gaps = [_gaps(seed, first[seed], second[seed]) for seed in _same_seeds(first, second)]
+    clients = sum(map(len, gaps))
+    difference = fmean(float(gap.mean()) for gap in gaps)
+    if clients < 2:
+        return PairedDifference(difference, -math.inf, math.inf, len(gaps), clients)
+    rng = np.random.default_rng(seed)
+    picked = rng.integers(len(gaps), size=(draws, max(1, len(gaps) - 1)))  # (draw, seed)
+    means = np.empty(picked.shape)
+    for place, gap in enumerate(gaps):
+        here = picked == place
+        means[here] = gap[rng.integers(len(gap), size=(int(here.sum()), len(gap)))].mean(axis=1)
+    low, high = np.quantile(means.mean(axis=1), ((1 - level) / 2, (1 + level) / 2))
+    return PairedDifference(difference, float(low), float(high), len(gaps), clients)
 
 
-def read_record(seed: int, folder: Path) -> Record:
-    """A run; its costs are there if a comparison has counted them."""
-    return Record(seed, folder, read_result(folder), read_metrics(folder), read_costs(folder))
+def _same_seeds(first: ClientValues, second: ClientValues) -> list[int]:
+    if not first or first.keys() != second.keys():
+        told = " and ".join(", ".join(map(str, sorted(values))) or "none" for values in (first, second))
+        raise UserError(f"only runs with the same seeds can be paired, but these have the seeds {told}")
+    return sorted(first)
 
 
-def read_costs(folder: Path) -> Costs | None:
-    """What a run costs, if it was counted and can be read."""
-    try:
-        return _COSTS.validate_json((folder / "costs.json").read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
-def asks_too_much(method: Any, atom: Any, clients: Sequence[Client], seed: int) -> bool:
-    """Whether a method that does not promise to keep to the budgets hands some client more than its own."""
-    cohort = [Profile(client["client"], parse_width(client["budget"]), client.get("train", 1)) for client in clients]
-    if not cohort:
-        return False
-    made = find_method(method, Setting(parse_width(atom), tuple(sorted({p.budget for p in cohort})), seed))
-    if respects_budgets(made):
-        return False
-    assigned = made.assign(0, cohort)
-    jobs = [(assigned[profile.client], profile.budget) for profile in cohort if assigned.get(profile.client)]
-    return any(sum(part.width for part in covering(parts)) > budget for parts, budget in jobs)
+def _gaps(seed: int, first: Sequence[float | None], second: Sequence[float | None]) -> NDArray[np.float64]:
+    """The difference at each client of a seed; clients that neither measured are left out."""
+    if [value is None for value in first] != [value is None for value in second]:
+        raise UserError(f"only runs of the same clients can be paired, but with seed {seed} these differ in them")
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    if not pairs:
+        raise UserError(f"with seed {seed} no client was measured, so there is nothing to pair")
+    return np.array([a - b for a, b in pairs])
 
 
 def clear_lead(first: Sequence[float], second: Sequence[float]) -> bool:
@@ -182,96 +124,9 @@ def t_value(degrees: float) -> float:
     return table[-1][1]
 
 
-def compared_widths(entries: Sequence[Entry]) -> list[str]:
-    """The widths worth a column: the clients' budgets, and what a method of one width serves; else all there are."""
-    served = {width for entry in entries for width in entry.widths}
-    budgets = {client["budget"] for entry in entries for run in entry.runs for client in run.result["clients"]}
-    single = {entry.widths[0] for entry in entries if len(entry.widths) == 1}
-    return sorted((budgets | single) & served or served, key=parse_width)
-
-
-def standings(entries: Sequence[Entry], width: str) -> list[Standing]:
-    """All methods that serve a width, best first, the winner marked if there is one."""
-    found = [_standing(entry, width) for entry in entries if width in entry.widths]
-    rivals = [standing for standing in found if not standing.over_budget]
-    best = max(rivals, key=lambda standing: standing.mean, default=None)
-    others = [standing for standing in rivals if standing is not best]
-    if best is not None and others and all(clear_lead(best.values, other.values) for other in others):
-        found[found.index(best)] = replace(best, winner=True)
-    return sorted(found, key=lambda standing: -standing.mean)
-
-
-def winners(entries: Sequence[Entry]) -> dict[str, str | None]:
-    """For each compared width the method that leads clearly, or None."""
-    clear = {width: [s.label for s in standings(entries, width) if s.winner] for width in compared_widths(entries)}
-    return {width: labels[0] if labels else None for width, labels in clear.items()}
-
-
-def overview_table(entries: Sequence[Entry]) -> Table:
-    """A row for each method, a column for each width."""
-    widths = compared_widths(entries)
-    columns = [
-        Column("method", "method", number=False),
-        *(Column(f"accuracy.{width}", f"width {width}", spread_text) for width in widths),
-        Column("download", "download", human, spare=True),
-        Column("training", "training MACs", human, spare=True),
-        Column("lr", "lr", plain, spare=True),
-    ]
-    at = {(s.label, width): s for width in widths for s in standings(entries, width)}
-    rows = [
-        (
-            _named(entry),
-            *(_numbers(at.get((entry.label, width))) for width in widths),
-            *(entry.download, training_macs(entry), entry.lr),
-        )
-        for entry in entries
-    ]
-    bold = {(i, f"accuracy.{w}") for i, e in enumerate(entries) for w in widths if (e.label, w) in at}
-    bold = {(i, key) for i, key in bold if at[entries[i].label, key.removeprefix("accuracy.")].winner}
-    grey = [i for i, entry in enumerate(entries) if entry.over_budget]
-    more = "Download: parameters to a client in a round; training MACs: of a client in a round; both on average."
-    return Table(
-        f"Accuracy (%) by method and width on {_task(entries)}", columns, rows, _caption(entries, more), bold, grey
-    )
-
-
-def cost_table(entries: Sequence[Entry]) -> Table:
-    """A row for each method at each width, best first: what it reaches and what it costs to serve."""
-    columns = [
-        Column("width", "width"),
-        Column("method", "method", number=False),
-        Column("accuracy", "accuracy %", spread_text),
-        Column("macs", "MACs", human),
-        Column("parameters", "parameters", human),
-        Column("download", "download", human, spare=True),
-        Column("ms", "ms per image", milliseconds, spare=True),
-    ]
-    found = [standing for width in compared_widths(entries) for standing in standings(entries, width)]
-    loads, names = {e.label: e.download for e in entries}, {e.label: _named(e) for e in entries}
-    rows = [(s.width, names[s.label], (s.mean, s.spread), s.macs, s.parameters, loads[s.label], s.ms) for s in found]
-    bold = {(i, "accuracy") for i, standing in enumerate(found) if standing.winner}
-    grey = [i for i, standing in enumerate(found) if standing.over_budget]
-    caption = (
-        "Best first; spreads and marks as in the table of methods. MACs (of one image) and parameters are those of the "
-        "net that serves the width; download is what a client gets in a round, on average; ms is measured."
-    )
-    return Table(f"What each width reaches and costs on {_task(entries)}", columns, rows, caption, bold, grey)
-
-
-def summary_rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """For programs: a row for each method at each width that it serves, with the accuracy of every seed."""
-    best = winners(entries)
-    rows = []
-    for entry in entries:
-        seeds = [run.seed for run in entry.runs]
-        own = {"method": entry.label, "lr": entry.lr, "over_budget": entry.over_budget, "download": entry.download}
-        for standing in (_standing(entry, width) for width in entry.widths):
-            accuracy = {"mean": standing.mean, "spread": standing.spread}
-            cost = {"macs": standing.macs, "parameters": standing.parameters, "ms": standing.ms}
-            by_seed = dict(zip(map(str, seeds), standing.values, strict=True))
-            won = best.get(standing.width) == entry.label
-            rows.append({**own, "width": standing.width, **accuracy, "winner": won, "seeds": by_seed, **cost})
-    return rows
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None] | None:
+    """Mean and standard deviation over seeds; one seed has no spread, and none have no mean."""
+    return (fmean(values), stdev(values) if len(values) > 1 else None) if values else None
 
 
 def spread_text(value: tuple[float, float | None] | None) -> str:
@@ -284,54 +139,3 @@ def spread_text(value: tuple[float, float | None] | None) -> str:
         return "-"
     mean, spread = value
     return percent(mean) if spread is None else f"{percent(mean)} ± {percent(spread)}"
-
-
-def training_macs(entry: Entry) -> float | None:
-    """MACs that a client trains in a round, on average over clients, rounds and seeds."""
-    counted = [
-        fmean(run.costs["macs"]) / run.result["rounds"]
-        for run in entry.runs
-        if run.costs and run.costs["macs"] and run.result.get("rounds")
-    ]
-    return fmean(counted) if counted else None
-
-
-def check_alike(entries: Sequence[Entry]) -> None:
-    """Refuse to set side by side what was measured on different tasks or with different norms."""
-    kinds = {(run.result.get("task"), norm_text(run.result)) for entry in entries for run in entry.runs}
-    if len(kinds) > 1:
-        told = "; ".join(f"{task} with {norm}" for task, norm in sorted(kinds, key=str))
-        raise UserError(f"these runs cannot be compared, they differ in what they measured: {told}")
-
-
-def _standing(entry: Entry, width: str) -> Standing:
-    score = entry.runs[0].scores[width]
-    times = [ms for run in entry.runs if (ms := run.scores[width].get("ms")) is not None]
-    values = entry.values(width)
-    parameters, macs = score.get("parameters"), score.get("macs")
-    return Standing(entry.label, width, values, parameters, macs, min(times, default=None), entry.over_budget)
-
-
-def _numbers(standing: Standing | None) -> tuple[float, float | None] | None:
-    return None if standing is None else (standing.mean, standing.spread)
-
-
-def _named(entry: Entry) -> str:
-    return f"{entry.label} (over budget)" if entry.over_budget else entry.label
-
-
-def _task(entries: Sequence[Entry]) -> str:
-    return entries[0].runs[0].result.get("task", "a task")
-
-
-def _caption(entries: Sequence[Entry], more: str) -> str:
-    """How the numbers were made, in sentences."""
-    first = entries[0].runs[0].result
-    seeds = ", ".join(str(run.seed) for run in entries[0].runs)
-    what = f"Mean accuracy over {len(first['clients'])} clients on their own test images"
-    several = len(entries[0].runs) > 1
-    sentences = [
-        f"{what}; mean ± standard deviation over seeds {seeds}." if several else f"{what}; one seed ({seeds})."
-    ]
-    sentences += [RULE, *([GREYED] if any(entry.over_budget for entry in entries) else []), more]
-    return " ".join([*sentences, f"{plain(first.get('rounds'))} rounds; norms use {norm_text(first)}."])

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.compare.statistics import spread_text
+from splitmix.compare.statistics import mean_and_spread, spread_text
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
@@ -116,7 +116,7 @@ def tuning_table(tuning: Tuning) -> Table:
     rows = [
         (
             label,
-            *(_numbers(accuracies(tuning, label, rate)) for rate in rates),
+            *(mean_and_spread(accuracies(tuning, label, rate)) for rate in rates),
             chosen[label]["lr"] if label in chosen else None,
         )
         for label in tuning["methods"]
@@ -169,9 +169,3 @@ def write_tuning(out: Path, tuning: Tuning) -> None:
 def same_settings(tuning: Tuning, given: Mapping[str, Any]) -> bool:
     """Whether a record was made with these settings."""
     return json.dumps(tuning["settings"], sort_keys=True) == json.dumps(dict(given), sort_keys=True)
-
-
-def _numbers(values: Sequence[float]) -> tuple[float, float | None] | None:
-    if not values:
-        return None
-    return fmean(values), stdev(values) if len(values) > 1 else None
