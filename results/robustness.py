@@ -20,7 +20,7 @@ from splitmix.report.drawing import Picture, save
 from splitmix.report.grid_page import Point, grid_table, ra_sa, tradeoff
 from splitmix.report.tables import Column, Table, percent
 from splitmix.runs.config import read_toml
-from splitmix.runs.grid import Grid, read_grid
+from splitmix.runs.grid import read_grid
 
 NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT"}
 ABOUT = {
@@ -28,6 +28,7 @@ ABOUT = {
     "oat": "once-for-all adversarial training, one model with FiLM norms",
     "dat": "dual norms, one model: Algorithm 4 with a single base",
 }
+Grid = Any  # a GridRecord, looked at by names that are put together here
 Curve = list[Point]
 Curves = dict[str, dict[int, Curve]]  # kind -> seed -> its points, less robust first
 

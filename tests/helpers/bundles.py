@@ -9,7 +9,7 @@ from splitmix.core.net import Net
 from splitmix.core.types import Layout
 from splitmix.core.width import Width
 from splitmix.nets import NETS
-from splitmix.runs.bundling import Wish, bundle_outcome
+from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import make_config
 from splitmix.runs.run import Outcome
 from splitmix.runtime.bundle import Bundle
@@ -26,7 +26,7 @@ def random_bundle(
     order = tuple(range(bases))[::-1]
     made = Outcome(made_up_result(net, atom, bases, config.norm), weights, order)
     measured = made_up_grid(atom, bases, dual) if grid else None
-    return bundle_outcome(config, made, Path(out), wish or Wish(image=NETS[net].image), measured)
+    return bundle_outcome(config, made, Path(out), wish or Packing(image=NETS[net].image), measured)
 
 
 def random_weights(net="digit", atom="1/8", bases=8, *, dual=True, classes=10, seed=0):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from helpers.toys import ATOM, FULL, METHOD
 from splitmix.attacks.pgd import PGD
 from splitmix.core.types import Question, Tally
-from splitmix.runs.grid import Wish, measure_grid
+from splitmix.runs.grid import Sweep, measure_grid
 
 STRONG = PGD(steps=20, step=4 / 255, restarts=2)
 
@@ -45,4 +45,4 @@ def finished(*, dial=True, norm="tracked"):
 
 
 def toy_grid(attack=STRONG, widths=(ATOM, FULL), dials=(0.0, 0.5, 1.0)):
-    return measure_grid(finished(), Wish(widths, dials, attack), workers=1)
+    return measure_grid(finished(), Sweep(widths, dials, attack), workers=1)

@@ -11,16 +11,12 @@ from safetensors.torch import load
 
 import splitmix
 from helpers.bundles import images as pictures
-from helpers.bundles import made_up_grid
-from helpers.bundles import random_bundle
-from helpers.bundles import random_weights
+from helpers.bundles import made_up_grid, random_bundle, random_weights
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
 from splitmix.data.task import task_from_arrays
-from splitmix.runs.bundling import Wish
-from splitmix.runs.bundling import bundle_outcome
-from splitmix.runs.bundling import bundle_run
 from splitmix.nets.cost import cost
+from splitmix.runs.bundling import Packing, bundle_outcome, bundle_run
 
 SETTINGS = {"net": "digit", "atom": "1/16", "budgets": "1/16 1/8", "rounds": 1, "workers": 1, "progress": False}
 ROW = {"width": "1/16", "robust": 0.0, "clean": 0.5, "clean_low": 0.4, "clean_high": 0.6}
@@ -111,7 +107,7 @@ def test_half_the_bytes_give_the_same_answers(finished, tmp_path):
 
 
 def test_norms_are_never_stored_as_halves(tmp_path):
-    bundle = random_bundle(tmp_path / "half", atom="1/16", bases=1, wish=Wish("float16"))
+    bundle = random_bundle(tmp_path / "half", atom="1/16", bases=1, wish=Packing("float16"))
     dtypes = {name: value.dtype for name, value in load((bundle.path / "base-0.safetensors").read_bytes()).items()}
     assert {dtype for name, dtype in dtypes.items() if "norm" in name} == {torch.float32}
     assert {dtype for name, dtype in dtypes.items() if "norm" not in name} == {torch.float16}
@@ -172,13 +168,13 @@ def test_fed_ensemble_can_be_bundled(tmp_path):
 def test_what_a_user_asks_of_a_bundle_is_checked(finished, tmp_path):
     run, folder = finished
     with pytest.raises(UserError, match="2 names of classes are given, but the run has 3"):
-        bundle_run(folder, tmp_path / "bundle", Wish(classes=("cat", "dog")))
-    assert bundle_run(folder, tmp_path / "bundle", Wish(classes=("a", "b", "c"))).manifest.classes == ["a", "b", "c"]
+        bundle_run(folder, tmp_path / "bundle", Packing(classes=("cat", "dog")))
+    assert bundle_run(folder, tmp_path / "bundle", Packing(classes=("a", "b", "c"))).manifest.classes == ["a", "b", "c"]
     with pytest.raises(UserError, match="is not empty"):
         bundle_run(folder, tmp_path / "bundle")
     own = replace(run.outcome, result={**run.result, "net": "helpers.toys:Tiny"})
-    with pytest.raises(UserError, match="'helpers.toys:Tiny' is one of your own"):
-        bundle_outcome(run.setup.config, own, tmp_path / "own", Wish())
+    with pytest.raises(UserError, match=r"'helpers.toys:Tiny' is one of your own"):
+        bundle_outcome(run.setup.config, own, tmp_path / "own", Packing())
     nothing = {name: value.fill_(float("nan")) for name, value in random_weights(atom="1/16", bases=2).items()}
     with pytest.raises(UserError, match="base 1 of the run has NaN"):
-        bundle_outcome(run.setup.config, replace(run.outcome, weights=nothing), tmp_path / "own", Wish())
+        bundle_outcome(run.setup.config, replace(run.outcome, weights=nothing), tmp_path / "own", Packing())

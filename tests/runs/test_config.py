@@ -9,15 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitmix.core.errors import UserError
-from splitmix.runs.config import FREE
-from splitmix.runs.config import LATER
-from splitmix.runs.config import Config
-from splitmix.runs.config import check_same_config
-from splitmix.runs.config import make_config
-from splitmix.runs.config import parse_override
-from splitmix.runs.config import read_config
-from splitmix.runs.config import read_toml
-from splitmix.runs.config import to_toml
+from splitmix.runs.config import (
+    FREE,
+    LATER,
+    Config,
+    check_same_config,
+    make_config,
+    parse_override,
+    read_config,
+    read_toml,
+    to_toml,
+)
 
 OTHER = {  # a value for each key that differs from its default
     "task": "digits",

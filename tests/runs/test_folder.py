@@ -13,15 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.runs import Watch
-from helpers.runs import names
-from helpers.runs import run
-from helpers.runs import stop
-from helpers.runs import told
+from helpers.runs import Watch, names, run, stop, told
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.runs.folder import RunFolder
-from splitmix.runs.folder import State
+from splitmix.runs.folder import RunFolder, State
 from splitmix.runs.run import stored_outcome
 
 pytestmark = pytest.mark.slow  # whole runs

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.commands import TRAIN
-from helpers.commands import process
+from helpers.commands import TRAIN, process
 from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically

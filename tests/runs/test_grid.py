@@ -9,26 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from helpers.grids import STRONG
-from helpers.grids import finished
-from helpers.grids import toy_grid
+from helpers.grids import STRONG, finished, toy_grid
+from helpers.toys import ATOM
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
 from splitmix.report import grid_page as grid_report
-from splitmix.runs.grid import DIALS
-from splitmix.runs.grid import Wish
-from splitmix.runs.grid import interval
-from splitmix.runs.grid import measure_grid
-from splitmix.runs.grid import read_grid
-from splitmix.runs.grid import stored_grids
-from splitmix.runs.grid import write_grid
-from splitmix.report.grid_page import by_dial
-from splitmix.report.grid_page import grid_notes
-from splitmix.report.grid_page import grid_table
-from splitmix.report.grid_page import order_note
-from splitmix.report.grid_page import ra_sa
+from splitmix.report.grid_page import by_dial, grid_notes, grid_table, order_note, ra_sa
+from splitmix.runs.grid import DIALS, Sweep, measure_grid, read_grid, stored_grids
+from splitmix.runs.intervals import interval
 from splitmix.runs.progress import Countdown
-from helpers.toys import ATOM
+from splitmix.runs.records import write_record
 
 KEYS = {"schema", "split", "norm", "clients", "samples", "attack", "weak", "rows"}  # what other tools read
 ROW = {"width", "robust", "clean", "clean_low", "clean_high", "attacked", "attacked_low", "attacked_high"}
@@ -103,23 +93,23 @@ def test_without_an_attack_nothing_is_said_about_robustness():
 
 def test_a_run_with_a_dial_is_measured_at_the_papers_dials():
     assert {row["robust"] for row in toy_grid(dials=())["rows"]} == set(DIALS)
-    assert {row["robust"] for row in measure_grid(finished(dial=False), Wish(), workers=1)["rows"]} == {0.0}
+    assert {row["robust"] for row in measure_grid(finished(dial=False), Sweep(), workers=1)["rows"]} == {0.0}
 
 
 def test_a_dial_that_a_run_does_not_have_is_refused():
     with pytest.raises(UserError, match="has no robustness dial, so it can be served at --robust 0 alone"):
-        measure_grid(finished(dial=False), Wish(dials=(0.0, 0.5)), workers=1)
+        measure_grid(finished(dial=False), Sweep(dials=(0.0, 0.5)), workers=1)
 
 
 def test_no_images_are_no_grid():
     with pytest.raises(UserError, match="--images 0 leaves nothing to score"):
-        Wish(images=0)
+        Sweep(images=0)
 
 
 def test_progress_counts_the_answers_that_take_time():
     seen = []
     measure_grid(
-        finished(), Wish((ATOM,), (0.0, 1.0), STRONG), workers=1, begin=seen.append, on_answer=lambda: seen.append(".")
+        finished(), Sweep((ATOM,), (0.0, 1.0), STRONG), workers=1, begin=seen.append, on_answer=lambda: seen.append(".")
     )
     assert seen == [4, *"...."]  # two clients at two dials, under attack
 
@@ -188,9 +178,9 @@ def replace_row(row, attacked):
 
 
 def test_a_stored_grid_comes_back(tmp_path):
-    write_grid(tmp_path / "grid.json", grid := toy_grid())
+    write_record(tmp_path / "grid.json", grid := toy_grid())
     assert read_grid(tmp_path / "grid.json") == grid
-    write_grid(tmp_path / "grid-autoattack.json", {**grid, "attack": "AutoAttack"})
+    write_record(tmp_path / "grid-autoattack.json", {**grid, "attack": "AutoAttack"})
     assert [one["attack"] for one in stored_grids(tmp_path)] == [STRONG.name, "AutoAttack"]
 
 

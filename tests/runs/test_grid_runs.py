@@ -6,22 +6,19 @@ from dataclasses import replace
 import pytest
 
 from helpers.grids import STRONG
+from helpers.tiny_task import SETTINGS, stripes_folder
+from helpers.toys import ATOM, FULL
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
+from splitmix.report.run_page import write_report
 from splitmix.runs.config import make_config
 from splitmix.runs.evaluate import open_run
-from splitmix.runs.grid import Wish
-from splitmix.runs.grid import measure_grid
-from splitmix.runs.grid import write_grid
+from splitmix.runs.grid import Sweep, measure_grid
 from splitmix.runs.masking import check_masking
-from splitmix.report.run_page import write_report
+from splitmix.runs.records import write_record
 from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import set_up
-from helpers.tiny_task import SETTINGS
-from helpers.tiny_task import stripes_folder
-from helpers.toys import ATOM
-from helpers.toys import FULL
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +47,7 @@ def trained(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dual", "local"])
 def test_a_grid_of_a_run_is_the_same_for_any_number_of_workers(trained, name):
-    wish = Wish((ATOM, FULL), (0.0, 0.3, 1.0), STRONG, images=6)
+    wish = Sweep((ATOM, FULL), (0.0, 0.3, 1.0), STRONG, images=6)
     one, two = (measure_grid(open_run(trained(name), fixed=True), wish, workers=workers) for workers in (1, 2))
     assert one == two
     assert one["samples"] <= 6 * one["clients"]
@@ -59,7 +56,7 @@ def test_a_grid_of_a_run_is_the_same_for_any_number_of_workers(trained, name):
 @pytest.mark.slow
 def test_clean_rows_are_what_a_plain_evaluation_finds(trained):
     run = open_run(trained("dual"))
-    grid = measure_grid(run, Wish(dials=(0.0,)), workers=1)
+    grid = measure_grid(run, Sweep(dials=(0.0,)), workers=1)
     stored = {row["width"]: row["accuracy"] for row in run.result["scores"]}
     assert {row["width"]: row["clean"] for row in grid["rows"]} == pytest.approx(stored)
 
@@ -68,8 +65,8 @@ def test_clean_rows_are_what_a_plain_evaluation_finds(trained):
 def test_a_report_shows_grids_and_checks(trained, tmp_path):
     folder = trained("dual")
     run = open_run(folder, fixed=True)
-    write_grid(folder / "grid.json", measure_grid(run, Wish(images=4, attack=PGD()), workers=1))
-    findings = check_masking(run, Wish(widths=(ATOM,), dials=(1.0,), images=2), workers=1)
+    write_record(folder / "grid.json", measure_grid(run, Sweep(images=4, attack=PGD()), workers=1))
+    findings = check_masking(run, Sweep(widths=(ATOM,), dials=(1.0,), images=2), workers=1)
     (folder / "masking.json").write_text(json.dumps(findings))
     page = write_report(folder).read_text()
     for words in (
@@ -88,13 +85,13 @@ def test_norms_of_the_batch_cannot_be_attacked(trained):
     assert open_run(trained("batch"), fixed=True).norm == "client"
     with pytest.raises(UserError, match="which no attack can use; choose --norm client or global"):
         open_run(trained("batch"), norm="batch", fixed=True)
-    grid = measure_grid(open_run(trained("batch"), fixed=True), Wish((FULL,), attack=PGD(), images=4), workers=1)
+    grid = measure_grid(open_run(trained("batch"), fixed=True), Sweep((FULL,), attack=PGD(), images=4), workers=1)
     assert grid["norm"] == "client"
 
 
 @pytest.mark.slow
 def test_a_plain_run_can_be_attacked_but_not_turned(trained):
     run = open_run(trained("plain"), fixed=True)
-    assert measure_grid(run, Wish((Width(1),), attack=PGD(), images=4), workers=1)["rows"][0]["robust"] == 0
+    assert measure_grid(run, Sweep((Width(1),), attack=PGD(), images=4), workers=1)["rows"][0]["robust"] == 0
     with pytest.raises(UserError, match="no robustness dial"):
-        measure_grid(replace(run), Wish(dials=(1.0,)), workers=1)
+        measure_grid(replace(run), Sweep(dials=(1.0,)), workers=1)

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from splitmix.runs.records import read_result
-from helpers.tiny_task import SETTINGS
-from helpers.tiny_task import stripes_folder
+from helpers.tiny_task import SETTINGS, stripes_folder
 from helpers.toys import within
+from splitmix.runs.records import read_result
 
 ROUNDS, KILLS = 20, 20
 OPTIONS = [word for key, value in {**SETTINGS, "rounds": ROUNDS}.items() for word in ("-o", f"{key}={value}")]
@@ -53,7 +52,10 @@ class Driver:
     """Starts training processes."""
 
     def __init__(self, place):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        }
         command = [sys.executable, "-c", DRIVER]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, cwd=place, env=environment, text=True, **pipes)

@@ -5,19 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.grids import finished
+from helpers.toys import ATOM, HALF, METHOD
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
 from splitmix.core.types import Question
-from splitmix.runs.grid import Wish
-from splitmix.runs.masking import at_most
-from splitmix.runs.masking import check_masking
-from splitmix.runs.masking import falling
-from splitmix.runs.masking import masking_table
-from splitmix.runs.masking import planned
-from splitmix.runs.masking import white_is_strongest
-from helpers.toys import ATOM
-from helpers.toys import HALF
-from helpers.toys import METHOD
+from splitmix.report.grid_page import masking_table
+from splitmix.runs.grid import Sweep
+from splitmix.runs.masking import at_most, check_masking, falling, planned, white_is_strongest
 
 
 def test_each_law_holds_or_does_not():
@@ -41,7 +35,7 @@ def test_every_width_and_dial_is_checked_for_each_law():
 
 
 def test_findings_have_verdicts():
-    findings = check_masking(finished(), Wish(), workers=1)
+    findings = check_masking(finished(), Sweep(), workers=1)
     table = masking_table(findings)
     assert "BROKEN" in table.to_text()  # these clients answer alike however strong the attack is
     assert "do not trust the robust accuracies" in table.caption
@@ -50,4 +44,4 @@ def test_findings_have_verdicts():
 def test_steps_are_counted_of_pgd_alone():
     attack = SimpleNamespace(name="Spell", weak=False)
     with pytest.raises(UserError, match="steps are counted of PGD, not of Spell"):
-        check_masking(finished(), Wish(attack=attack), workers=1)
+        check_masking(finished(), Sweep(attack=attack), workers=1)

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 from helpers.commands import TRAIN
+from helpers.tiny_task import stripes_task
+from helpers.toys import METHOD
 from splitmix.cli import main
 from splitmix.runs.config import Config
 from splitmix.runs.progress import terminal_watcher
-from helpers.tiny_task import stripes_task
-from helpers.toys import METHOD
 
 pytestmark = pytest.mark.slow  # whole runs and commands
 

@@ -3,9 +3,7 @@
 import pytest
 
 from splitmix.core.errors import UserError
-from splitmix.runs.config import make_config
-from splitmix.runs.config import read_config
-from splitmix.runs.config import to_toml
+from splitmix.runs.config import make_config, read_config, to_toml
 from splitmix.runs.recipes import RECIPES
 
 

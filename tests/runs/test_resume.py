@@ -2,12 +2,7 @@
 
 import pytest
 
-from helpers.runs import VARIANTS
-from helpers.runs import Watch
-from helpers.runs import names
-from helpers.runs import run
-from helpers.runs import stop
-from helpers.runs import told
+from helpers.runs import VARIANTS, Watch, names, run, stop, told
 from splitmix.core.errors import UserError
 
 pytestmark = pytest.mark.slow  # whole runs

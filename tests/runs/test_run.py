@@ -9,20 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.runs import VARIANTS
-from helpers.runs import run
-from helpers.runs import told
+from helpers.runs import VARIANTS, run, told
+from helpers.tiny_task import SETTINGS
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
-from splitmix.runs.config import make_config
-from splitmix.runs.config import read_toml
-from splitmix.runs.config import to_toml
+from splitmix.runs.config import make_config, read_toml, to_toml
 from splitmix.runs.evaluate import evaluate_run
 from splitmix.runs.folder import weights_sha256
-from splitmix.runs.records import read_metrics
-from splitmix.runs.records import read_result
+from splitmix.runs.records import read_metrics, read_result
 from splitmix.runs.run import SCORED_NORMS
-from helpers.tiny_task import SETTINGS
 
 pytestmark = pytest.mark.slow  # whole runs
 

@@ -7,13 +7,10 @@ import pytest
 import torch
 
 import splitmix
+from helpers.tiny_task import SETTINGS, stripes, stripes_task
+from helpers.toys import Tiny, plain_build
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
-from helpers.tiny_task import SETTINGS
-from helpers.tiny_task import stripes
-from helpers.tiny_task import stripes_task
-from helpers.toys import Tiny
-from helpers.toys import plain_build
 
 pytestmark = pytest.mark.slow  # whole runs
 

@@ -13,7 +13,7 @@ from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
 from splitmix.nets import NETS
-from splitmix.runs.bundling import Wish
+from splitmix.runs.bundling import Packing
 from splitmix.runtime import export
 from splitmix.runtime.export import DIALS, MOST, difference, export_bases, export_mix
 from splitmix.runtime.export.onnx_file import Onnx
@@ -34,7 +34,7 @@ def models(tmp_path_factory):
 
     def model(net="digit", dual=True):
         if (net, dual) not in made:
-            wish = Wish(image=(96, 96, 3)) if net == "alexnet" else Wish()
+            wish = Packing(image=(96, 96, 3)) if net == "alexnet" else Packing()
             folder = tmp_path_factory.mktemp("bundles") / f"{net}-{dual}"
             made[net, dual] = Model.load(random_bundle(folder, net=net, dual=dual, bases=BASES, wish=wish).path)
         return made[net, dual]

@@ -8,8 +8,8 @@ from statistics import fmean
 
 from splitmix.compare.standings import MethodRuns, SeedRun, read_method_runs
 from splitmix.core.width import parse_width
-from splitmix.runs.grid import Grid, read_grid
-from splitmix.runs.records import Score, score_groups
+from splitmix.runs.grid import GridRecord, read_grid
+from splitmix.runs.records import StoredScore, score_groups
 from splitmix_paper.catalogue import Entry
 from splitmix_paper.memory import Known
 from splitmix_paper.needs import AS_LISTED, Change, Store
@@ -124,13 +124,13 @@ class Found:
         """The runs of these labels, as far as they are there."""
         return [self.runs[label] for label in labels if label in self.runs]
 
-    def grids(self) -> Iterator[tuple[str, Grid]]:
+    def grids(self) -> Iterator[tuple[str, GridRecord]]:
         """What was measured under attack, with the first seed of each label."""
         for label, runs in self.runs.items():
             yield label, read_grid(runs.runs[0].folder / "grid.json")
 
 
-def scores_of(run: SeedRun, norm: str = NORM) -> dict[str, Score]:
+def scores_of(run: SeedRun, norm: str = NORM) -> dict[str, StoredScore]:
     """Test scores by width, with these norm statistics where the run has them, else with its own."""
     groups = score_groups(run.result)
     chosen = groups.get((norm, "test")) or next(iter(groups.values()))

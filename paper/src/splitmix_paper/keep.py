@@ -29,7 +29,10 @@ def keep(jobs: Iterable[Job], to: Path) -> int:
 
 def copy(folder: Path, place: Path, names: Iterable[str]) -> None:
     """Of the metrics only what learning curves and times need."""
-    lines = [json.dumps({key: row[key] for key in METRICS if key in row}) + "\n" for row in read_metrics(folder)]
+    lines = [
+        json.dumps({key: value for key in METRICS if (value := row.get(key)) is not None}) + "\n"
+        for row in read_metrics(folder)
+    ]
     write_atomically(place / "metrics.jsonl", "".join(lines).encode())
     for name in names:
         write_atomically(place / name, (folder / name).read_bytes())

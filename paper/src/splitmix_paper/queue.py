@@ -15,8 +15,8 @@ from splitmix.core.width import parse_width
 from splitmix.report.pages import duration
 from splitmix.runs.config import Config
 from splitmix.runs.evaluate import open_run
-from splitmix.runs.grid import Wish, measure_grid, read_grid, write_grid
-from splitmix.runs.records import read_metrics, read_result, round_seconds
+from splitmix.runs.grid import Sweep, measure_grid, read_grid
+from splitmix.runs.records import read_metrics, read_result, round_seconds, write_record
 from splitmix_paper.catalogue import Entry
 from splitmix_paper.estimates import FINAL, estimate, estimate_grid
 from splitmix_paper.needs import AS_LISTED, DIALS, Attacked, Change, Store
@@ -189,8 +189,8 @@ def measure(job: Job, attacked: Attacked, bench: Bench) -> None:
     run = open_run(job.folder, fixed=True, root=bench.root)
     dials = DIALS if run.setup.dial else ()
     widths = [parse_width(width) for width in attacked.widths]
-    wish = Wish(widths, dials, find_attack(attacked.attack), attacked.images)
-    write_grid(job.folder / "grid.json", measure_grid(run, wish, workers=bench.workers))
+    sweep = Sweep(widths, dials, find_attack(attacked.attack), attacked.images)
+    write_record(job.folder / "grid.json", measure_grid(run, sweep, workers=bench.workers))
 
 
 def spent(jobs: Iterable[Job]) -> float:

@@ -176,9 +176,9 @@ def _dials(found: Found) -> Iterator[Row]:
         for row in grid["rows"]:
             width = f", width {row['width']}" if several else ""
             dial = f", dial {row['robust']:g}" if len(grid["rows"]) > 1 else ""
-            for kind in ("clean", "attacked"):
-                if row[kind] is not None:
-                    yield Row(f"{label}{width}{dial}", kind, {seed: 100 * row[kind]})
+            for kind, share in (("clean", row["clean"]), ("attacked", row["attacked"])):
+                if share is not None:
+                    yield Row(f"{label}{width}{dial}", kind, {seed: 100 * share})
 
 
 def _dials_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """The command that scores a finished run: at any width, at any dial, under attack."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from splitmix.core.objective import Attack
     from splitmix.report.tables import Table
     from splitmix.runs.evaluate import FinishedRun
-    from splitmix.runs.grid import Wish
+    from splitmix.runs.grid import Sweep
 
 
 @app.command(name="eval")
@@ -80,14 +81,14 @@ def evaluate(
         Print JSON.
     """
     from splitmix.runs.evaluate import evaluate_run, open_run
-    from splitmix.runs.grid import Wish
+    from splitmix.runs.grid import Sweep
 
     widths, dials, count = [parse_width(text) for text in width or ()], parse_dials(robust), checked_workers(workers)
     if masking or attack or dials:
-        wish = Wish(widths, dials, parse_attack(attack), images)
+        sweep = Sweep(widths, dials, parse_attack(attack), images)
         opened = open_run(run, split=split, norm=norm, fixed=bool(masking or attack or any(dials)), root=data_root)
         measure = check_run if masking else measure_run
-        measure(opened, wish, count, out, as_json)
+        measure(opened, sweep, count, out, as_json)
         return
     if images is not None or out is not None:
         raise UserError("--images and --out belong to a grid; ask for one with --robust or --attack")
@@ -107,17 +108,18 @@ def parse_attack(given: str | None) -> "Attack | None":
     return None if given is None else find_attack(parse_override(f"attack={given}")[1])
 
 
-def measure_run(opened: "FinishedRun", wish: "Wish", workers: int, out: Path | None, as_json: bool) -> None:
+def measure_run(opened: "FinishedRun", sweep: "Sweep", workers: int, out: Path | None, as_json: bool) -> None:
     """Measure the grid of a run, keep it, and show it."""
     from splitmix.report.grid_page import WEAK, grid_table
     from splitmix.report.run_page import write_report
-    from splitmix.runs.grid import measure_grid, write_grid
+    from splitmix.runs.grid import measure_grid
     from splitmix.runs.progress import Countdown
+    from splitmix.runs.records import write_record
 
     with Countdown("answers of clients") as left:
-        grid = measure_grid(opened, wish, workers=workers, begin=left.begin, on_answer=left.step)
+        grid = measure_grid(opened, sweep, workers=workers, begin=left.begin, on_answer=left.step)
     path = out or opened.path / "grid.json"
-    write_grid(path, grid)
+    write_record(path, grid)
     show_found(grid, grid_table(grid), as_json)
     if grid["weak"]:
         Console(stderr=True).print(f"warning: {WEAK}", style="yellow", highlight=False, soft_wrap=True)
@@ -126,25 +128,27 @@ def measure_run(opened: "FinishedRun", wish: "Wish", workers: int, out: Path | N
         say(f"Grid: {path}; pictures: {page}")
 
 
-def check_run(opened: "FinishedRun", wish: "Wish", workers: int, out: Path | None, as_json: bool) -> None:
+def check_run(opened: "FinishedRun", sweep: "Sweep", workers: int, out: Path | None, as_json: bool) -> None:
     """Check a run for hidden gradients, keep what was found, and show it."""
+    from splitmix.report.grid_page import masking_table
     from splitmix.report.run_page import write_report
-    from splitmix.runs.masking import check_masking, masking_table, write_masking
+    from splitmix.runs.masking import check_masking
     from splitmix.runs.progress import Countdown
+    from splitmix.runs.records import write_record
 
     if out is not None:
         raise UserError("--masking keeps what it finds in masking.json in the run's folder; leave out --out")
     with Countdown("answers of clients") as left:
-        findings = check_masking(opened, wish, workers=workers, begin=left.begin, on_answer=left.step)
+        findings = check_masking(opened, sweep, workers=workers, begin=left.begin, on_answer=left.step)
     path = opened.path / "masking.json"
-    write_masking(path, findings)
+    write_record(path, findings)
     show_found(findings, masking_table(findings), as_json)
     page = write_report(opened.path)
     if not as_json:
         say(f"Checks: {path}; page: {page}")
 
 
-def show_found(found: dict[str, Any], table: "Table", as_json: bool) -> None:
+def show_found(found: Mapping[str, object], table: "Table", as_json: bool) -> None:
     from splitmix.report.tables import show
 
     if as_json:
@@ -153,7 +157,7 @@ def show_found(found: dict[str, Any], table: "Table", as_json: bool) -> None:
         show(table, Console())
 
 
-def show_scores(run: Path, rows: list[dict[str, Any]], split: str, as_json: bool) -> None:
+def show_scores(run: Path, rows: Sequence[Mapping[str, Any]], split: str, as_json: bool) -> None:
     """A row per width, with the accuracy in each domain."""
     from splitmix.report.tables import Column, percent
 

@@ -47,10 +47,10 @@ def bundle(
     as_json
         Print the manifest as JSON.
     """
-    from splitmix.runs.bundling import Wish, bundle_run
+    from splitmix.runs.bundling import Packing, bundle_run
 
     size = parse_size(image) if image else ()
-    wish = Wish("float16" if half else "float32", calibrate, tuple(classes or ()), size)
+    wish = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)
     made = bundle_run(run, out or run.with_name(f"{run.absolute().name}.bundle"), wish)
     if as_json:
         print(json.dumps(made.manifest.model_dump(mode="json", by_alias=True), indent=1))

@@ -15,7 +15,7 @@ from splitmix.report.drawing import GREY, INK, PALE, NothingToDrawError, Picture
 from splitmix.report.figures import named
 from splitmix.report.pages import duration
 from splitmix.report.tables import human
-from splitmix.runs.records import Row
+from splitmix.runs.records import MetricRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -216,7 +216,7 @@ def _accuracies(run: SeedRun, width: str) -> dict[int, float]:
     }
 
 
-def _clock(metrics: Sequence[Row]) -> dict[int, float]:
+def _clock(metrics: Sequence[MetricRow]) -> dict[int, float]:
     """Seconds of training up to the end of each round."""
     times: dict[int, float] = {}
     total = 0.0

@@ -18,7 +18,7 @@ from splitmix.core.width import parse_width
 from splitmix.methods import find_method
 from splitmix.report.tables import Column, Table, human, milliseconds, norm_text, plain
 from splitmix.runs.config import read_toml
-from splitmix.runs.records import Client, Result, Row, Score, main_scores, read_metrics, read_result
+from splitmix.runs.records import MetricRow, Result, StoredClient, StoredScore, main_scores, read_metrics, read_result
 
 RULE = (
     "Bold or starred: leads every other method that keeps to the budgets by more than chance explains "
@@ -55,11 +55,11 @@ class SeedRun:
     seed: int
     folder: Path
     result: Result
-    metrics: Sequence[Row] = ()
+    metrics: Sequence[MetricRow] = ()
     costs: Costs | None = None
 
     @property
-    def scores(self) -> dict[str, Score]:
+    def scores(self) -> dict[str, StoredScore]:
         """The main scores, by width."""
         return {score["width"]: score for score in main_scores(self.result)}
 
@@ -135,7 +135,7 @@ def read_costs(folder: Path) -> Costs | None:
         return None
 
 
-def asks_too_much(method: Any, atom: Any, clients: Sequence[Client], seed: int) -> bool:
+def asks_too_much(method: Any, atom: Any, clients: Sequence[StoredClient], seed: int) -> bool:
     """Whether a method that does not promise to keep to the budgets hands some client more than its own."""
     cohort = [Profile(client["client"], parse_width(client["budget"]), client.get("train", 1)) for client in clients]
     if not cohort:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, stdev, variance
 from typing import Literal
 
@@ -12,11 +11,9 @@ from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
 from splitmix.report.tables import percent
+from splitmix.runs.intervals import t_value
 
 ClientValues = Mapping[int, Sequence[float | None]]  # of each seed the values of its clients; None: not measured
-# t of 97.5 % by degrees of freedom; between them it is read off the straight line over 1/degrees, which is cautious
-_T = ((1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (8, 2.306), (10, 2.228), (15, 2.131))
-_T_LARGE = ((20, 2.086), (30, 2.042), (60, 2.0), (math.inf, 1.96))
 
 
 @dataclass(frozen=True)
@@ -108,20 +105,6 @@ def clear_lead(first: Sequence[float], second: Sequence[float]) -> bool:
         return lead > 0
     degrees = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
     return lead > t_value(degrees) * math.sqrt(a + b)
-
-
-def t_value(degrees: float) -> float:
-    """Student's t that 2.5 % of draws exceed.
-
-    >>> t_value(1), t_value(4), round(t_value(3.5), 2), t_value(1e9) < 1.97
-    (12.706, 2.776, 2.95, True)
-    """
-    table = (*_T, *_T_LARGE)
-    for (low, above), (high, below) in pairwise(table):
-        if degrees <= high:
-            share = (1 / max(degrees, low) - 1 / high) / (1 / low - 1 / high)
-            return below + share * (above - below)
-    return table[-1][1]
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None] | None:

@@ -21,7 +21,7 @@ from splitmix.compare.tuning import (
 )
 from splitmix.core.errors import UserError
 from splitmix.runs.config import check_same_config, make_config, to_toml
-from splitmix.runs.records import read_metrics, round_seconds
+from splitmix.runs.records import MetricRow, read_metrics, round_seconds
 from splitmix.runs.setup import Setup
 
 RATES = (0.01, 0.03, 0.1, 0.3)
@@ -37,10 +37,10 @@ class StopBeforeTest:
     def begin(self, setup: Setup, start: int) -> None:
         self.done, self.rounds = start, setup.config.rounds
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricRow) -> None:
         """A round counts once it is validated."""
 
-    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+    def scores(self, rows: Sequence[MetricRow]) -> None:
         self.done = rows[0]["round"] + 1
 
     def note(self, text: str) -> None:

@@ -14,7 +14,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 from splitmix.report.tables import Column, Table, plain
-from splitmix.runs.records import Row
+from splitmix.runs.records import MetricRow
 
 JUDGED = (
     "the best validated round of each trial, by the mean over clients of their validation accuracy, averaged over the "
@@ -65,7 +65,7 @@ class Tuning(TypedDict):
 _TUNING: TypeAdapter[Tuning] = TypeAdapter(Tuning)
 
 
-def best_round(metrics: Sequence[Row], widths: set[str]) -> dict[str, Any]:
+def best_round(metrics: Sequence[MetricRow], widths: set[str]) -> dict[str, Any]:
     """The round with the highest validation accuracy on average over the widths, or as judged under attack if it is."""
     rounds: dict[int, dict[str, float]] = {}
     scores = [row for row in metrics if row["kind"] == "score" and row.get("split") == "val"]

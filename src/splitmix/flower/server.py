@@ -18,6 +18,7 @@ from splitmix.flower.fleet import Fleet, Grid, from_file, to_file
 from splitmix.flower.node import Settings, app_for
 from splitmix.runs.config import Config, make_config, read_toml
 from splitmix.runs.progress import Lines
+from splitmix.runs.records import MetricRow
 from splitmix.runs.run import Outcome, Watcher, run_in_folder
 from splitmix.runs.setup import Setup, set_up
 
@@ -161,10 +162,10 @@ class Roster:
     def begin(self, setup: Setup, start: int) -> None:
         self._write()
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricRow) -> None:
         self._write()
 
-    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+    def scores(self, rows: Sequence[MetricRow]) -> None:
         """Scores change no roster."""
 
     def note(self, text: str) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from splitmix.report.pages import framed, section
 from splitmix.report.tables import Column, Table, human
-from splitmix.runs.records import Row
+from splitmix.runs.records import MetricRow
 
 Client = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -45,19 +45,19 @@ _ROUND: TypeAdapter[Attended] = TypeAdapter(Attended)
 SHOWN = 20  # clients in a table
 
 
-def rounds(metrics: Iterable[Row]) -> list[Attended]:
+def rounds(metrics: Iterable[MetricRow]) -> list[Attended]:
     """What the rows of rounds say; rows of older versions say nothing, and those that make no sense are skipped."""
     found = []
     for row in metrics:
         if row["kind"] == "round" and "cohort" in row:
             try:
-                found.append(_ROUND.validate_python({key: row[key] for key in row.keys() & Attended.__annotations__}))
+                found.append(_ROUND.validate_python(row))
             except ValidationError:
                 continue
     return found
 
 
-def summary(metrics: Iterable[Row]) -> str:
+def summary(metrics: Iterable[MetricRow]) -> str:
     """In a sentence, who failed; nothing if nobody did."""
     seen = rounds(metrics)
     tries = [tried for one in seen for tried in (one, *one.get("repeated", []))]
@@ -71,7 +71,7 @@ def summary(metrics: Iterable[Row]) -> str:
     return f"In {len(seen)} round{'s' * (len(seen) > 1)}, {', '.join(told)}." if told else ""
 
 
-def turnout(metrics: Iterable[Row]) -> str:
+def turnout(metrics: Iterable[MetricRow]) -> str:
     """In a sentence, how many clients took part at least once, and the bytes each way; nothing if no row tells."""
     seen = rounds(metrics)
     down, up = sum(one.get("bytes_down", 0) for one in seen), sum(one.get("bytes_up", 0) for one in seen)
@@ -85,7 +85,7 @@ def turnout(metrics: Iterable[Row]) -> str:
     )
 
 
-def failures(metrics: Iterable[Row]) -> Table | None:
+def failures(metrics: Iterable[MetricRow]) -> Table | None:
     """How often each client failed, and why, most often first; None if nobody did."""
     seen = rounds(metrics)
     why: dict[int, Counter[str]] = {}
@@ -110,7 +110,7 @@ def failures(metrics: Iterable[Row]) -> Table | None:
     return Table("Who failed", columns, rows, summary(metrics) + more)
 
 
-def attendance_sections(metrics: Sequence[Row]) -> Iterator[str]:
+def attendance_sections(metrics: Sequence[MetricRow]) -> Iterator[str]:
     """For a run's page: who took part, the bytes each way, and who failed, if somebody did."""
     if said := turnout(metrics):
         yield section("Who took part", f'<p class="note">{escape(said)}</p>\n')

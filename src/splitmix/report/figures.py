@@ -22,7 +22,15 @@ from splitmix.report.drawing import (
     short,
 )
 from splitmix.report.tables import human, percent
-from splitmix.runs.records import Result, Row, Score, domain_names, main_scores, score_groups, scored_clients
+from splitmix.runs.records import (
+    MetricRow,
+    Result,
+    StoredScore,
+    domain_names,
+    main_scores,
+    score_groups,
+    scored_clients,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +39,7 @@ __all__ = ["NothingToDrawError", "Picture", "budgets", "by_domain", "convergence
 
 
 @in_style
-def convergence(metrics: Sequence[Row], *, split: str = "val", best_round: int | None = None) -> Picture:
+def convergence(metrics: Sequence[MetricRow], *, split: str = "val", best_round: int | None = None) -> Picture:
     """Accuracy by round, one line per width, light to dark; `best_round` is marked.
 
     Files count rounds from 0, people from 1.
@@ -166,7 +174,7 @@ def per_client(result: Result) -> Picture:
     return Picture("clients", figure)
 
 
-def _client_lines(axes: "Axes", scores: Sequence[Score], members: Sequence[int], colours: Sequence[str]) -> None:
+def _client_lines(axes: "Axes", scores: Sequence[StoredScore], members: Sequence[int], colours: Sequence[str]) -> None:
     """One panel: the clients with one budget."""
     places, widths = [_place(score) for score in scores], [score["width"] for score in scores]
     lines = [known_line(places, [score["clients"][i] for score in scores]) for i in members]
@@ -179,7 +187,7 @@ def _client_lines(axes: "Axes", scores: Sequence[Score], members: Sequence[int],
     drawing.width_ticks(axes, [width for width in widths if width in (widths[0], "1/2", widths[-1])])
 
 
-def _price(scores: Sequence[Score]) -> str:
+def _price(scores: Sequence[StoredScore]) -> str:
     """What more work buys."""
     first, last = scores[0], scores[-1]
     if len(scores) == 1:
@@ -188,11 +196,11 @@ def _price(scores: Sequence[Score]) -> str:
     return f"{_macs(last) / _macs(first):.2g} times the work for {gain:+.1f} points of accuracy"
 
 
-def _macs(score: Score) -> int:
+def _macs(score: StoredScore) -> int:
     return score.get("macs") or 0
 
 
-def _drawable(score: Score) -> bool:
+def _drawable(score: StoredScore) -> bool:
     return _macs(score) > 0 and math.isfinite(score["accuracy"])
 
 
@@ -201,11 +209,11 @@ def _unit(largest: float) -> tuple[float, str]:
     return next(((scale, name) for scale, name in units if largest >= scale), (1.0, ""))
 
 
-def _place(score: Score) -> float:
+def _place(score: StoredScore) -> float:
     return float(parse_width(score["width"]))
 
 
-def _split(scores: Sequence[Score]) -> str:
+def _split(scores: Sequence[StoredScore]) -> str:
     return scores[0].get("split", "test")
 
 

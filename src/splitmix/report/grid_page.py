@@ -13,7 +13,9 @@ from splitmix.report.budgets import COLOURS
 from splitmix.report.drawing import Line, NothingToDrawError, Picture, in_style, paper, shade
 from splitmix.report.figures import named
 from splitmix.report.tables import Column, Table, percent
-from splitmix.runs.grid import INTERVAL, Grid
+from splitmix.runs.grid import GridRecord
+from splitmix.runs.intervals import INTERVAL
+from splitmix.runs.masking import MaskingRecord, MaskingRow
 
 WEAK = (
     "Only a weak attack was run, so the true robust accuracy may be much lower; "
@@ -31,7 +33,7 @@ class Point:
     attacked: float
 
 
-def grid_table(grid: Grid) -> Table:
+def grid_table(grid: GridRecord) -> Table:
     """A row for each width and dial; the attack's full name stands below."""
     columns = [
         Column("width", "width"),
@@ -52,7 +54,7 @@ def grid_table(grid: Grid) -> Table:
     return Table("Accuracy by width and robustness dial", columns, rows, " ".join(grid_notes(grid)))
 
 
-def grid_notes(grid: Grid) -> Iterator[str]:
+def grid_notes(grid: GridRecord) -> Iterator[str]:
     """How the numbers were made, in sentences."""
     yield f"Means over {grid['clients']} clients, {grid['samples']:,} {grid['split']} images in all."
     if grid["attack"]:
@@ -64,7 +66,7 @@ def grid_notes(grid: Grid) -> Iterator[str]:
         yield WEAK if grid["weak"] else NOT_ATTACKED
 
 
-def order_note(grid: Grid) -> Iterator[str]:
+def order_note(grid: GridRecord) -> Iterator[str]:
     """Whether a grid is in the order one hopes for; nothing if it has one row."""
     steps = list(_steps(grid))
     other = [text for text, gain, _ in steps if gain < 0]
@@ -79,7 +81,7 @@ def order_note(grid: Grid) -> Iterator[str]:
     )
 
 
-def _steps(grid: Grid) -> Iterator[tuple[str, float, float]]:
+def _steps(grid: GridRecord) -> Iterator[tuple[str, float, float]]:
     """Steps between neighbours: what happens, how far in the hoped-for direction, and how far the interval reaches."""
     kinds = ("clean", *(["attacked"] if grid["attack"] else []))
     for width, rows in _curves(grid).items():
@@ -95,14 +97,14 @@ def _steps(grid: Grid) -> Iterator[tuple[str, float, float]]:
                 yield f"{kind} at dial {_dial(dial)}, width {one['width']} to {two['width']}", gain, room
 
 
-def grid_pictures(grid: Grid) -> Iterator[Callable[[], Picture]]:
+def grid_pictures(grid: GridRecord) -> Iterator[Callable[[], Picture]]:
     """What can be drawn of a grid."""
     if grid["attack"]:
         yield partial(ra_sa, grid)
     yield partial(by_dial, grid)
 
 
-def ra_sa(grid: Grid) -> Picture:
+def ra_sa(grid: GridRecord) -> Picture:
     """Clean accuracy against accuracy under attack: a curve for each width, a point for each dial."""
     if not grid["attack"]:
         raise NothingToDrawError("no attack was run, so there is no accuracy under attack to draw")
@@ -134,7 +136,7 @@ def tradeoff(
 
 
 @in_style
-def by_dial(grid: Grid) -> Picture:
+def by_dial(grid: GridRecord) -> Picture:
     """Accuracy by dial, clean and under attack side by side: a line for each width, its interval as a band."""
     curves, kinds = _curves(grid), ["clean", *(["attacked"] if grid["attack"] else [])]
     if len({row["robust"] for row in grid["rows"]}) < 2:
@@ -142,10 +144,9 @@ def by_dial(grid: Grid) -> Picture:
     colours = [shade(i, len(curves)) for i in range(len(curves))]
     title = "Turning the dial" + (" trades clean accuracy for robustness" if _trades(grid) else "")
     figure, panels = paper(title, "accuracy (%) by robustness dial, with 95 % intervals", 3.8, 1, len(kinds))
-    for panel, kind in zip(panels, kinds, strict=True):
-        panel.set_title(
-            "clean images" if kind == "clean" else f"under attack\n{_wrapped(grid['attack'], 40)}", fontsize=8
-        )
+    titles = ("clean images", f"under attack\n{_wrapped(grid['attack'] or '', 40)}")
+    for panel, kind, above in zip(panels, kinds, titles, strict=False):
+        panel.set_title(above, fontsize=8)
         for colour, rows in zip(colours, curves.values(), strict=True):
             line = _line(rows, "robust", kind)
             drawing.draw_line(panel, [(x / 100, y) for x, y in line], colour, marker="o", markersize=3)
@@ -157,19 +158,39 @@ def by_dial(grid: Grid) -> Picture:
     return Picture("by-dial", figure)
 
 
-def _curves(grid: Grid) -> dict[str, list[dict[str, Any]]]:
+def masking_table(findings: MaskingRecord) -> Table:
+    """A row for each check, with its verdict."""
+    columns = [
+        Column("law", "what must hold", number=False),
+        Column("width", "width"),
+        Column("robust", "dial", lambda dial: f"{dial:g}"),
+        Column("found", "accuracy %", number=False),
+        Column("holds", "verdict", lambda holds: "holds" if holds else "BROKEN", number=False),
+    ]
+    rows = [[row["law"], row["width"], row["robust"], "; ".join(_found(row)), row["holds"]] for row in findings["rows"]]
+    broken = sum(not row["holds"] for row in findings["rows"])
+    verdict = f"{broken} of {len(rows)} are broken: do not trust the robust accuracies." if broken else "All hold."
+    caption = (
+        f"{verdict} Means over {findings['clients']} clients, {findings['samples']:,} {findings['split']} images; "
+        f"a difference of up to {100 * findings['slack']:g} point counts as chance. Transfer: {findings['attack']}; "
+        "steps likewise, from the image. Such checks can find hidden gradients, but not prove that there are none."
+    )
+    return Table("Checks for hidden gradients", columns, rows, caption)
+
+
+def _curves(grid: GridRecord) -> dict[str, list[Mapping[str, Any]]]:
     """The rows of each width, by dial; narrow widths first."""
-    curves: dict[str, list[dict[str, Any]]] = {}
+    curves: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(grid["rows"], key=lambda row: (parse_width(row["width"]), row["robust"])):
         curves.setdefault(row["width"], []).append(row)
     return curves
 
 
-def _line(rows: Sequence[dict[str, Any]], x: str, y: str) -> Line:
+def _line(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> Line:
     return [(100 * row[x], 100 * row[y]) for row in rows if row[x] is not None and row[y] is not None]
 
 
-def _price(grid: Grid) -> str:
+def _price(grid: GridRecord) -> str:
     """What the dial buys at the widest width, as a fact."""
     rows = list(_curves(grid).values())[-1]
     first, last = rows[0], rows[-1]
@@ -180,7 +201,7 @@ def _price(grid: Grid) -> str:
     return f"{gain:+.1f} points under attack, {loss:+.1f} on clean images {ends} at {named(last['width'])}"
 
 
-def _trades(grid: Grid) -> bool:
+def _trades(grid: GridRecord) -> bool:
     ends = [(rows[0], rows[-1]) for rows in _curves(grid).values()]
     return bool(grid["attack"]) and all(a["clean"] > b["clean"] and a["attacked"] < b["attacked"] for a, b in ends)
 
@@ -196,3 +217,7 @@ def _dial(value: float) -> str:
 
 def _interval(ends: tuple[float | None, float | None]) -> str:
     return "-" if None in ends else f"{percent(ends[0])} to {percent(ends[1])}"
+
+
+def _found(row: MaskingRow) -> list[str]:
+    return [f"{label} {percent(value)}" for label, value in zip(row["labels"], row["accuracies"], strict=True)]

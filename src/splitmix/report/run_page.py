@@ -13,12 +13,12 @@ from pathlib import Path
 from splitmix.core.files import write_atomically
 from splitmix.report import figures
 from splitmix.report.attendance import attendance_sections
-from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table
+from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table, masking_table
 from splitmix.report.pages import cards, described, duration, folded, framed, page, section, share
 from splitmix.report.tables import norm_text, percent, plain, width_table
-from splitmix.runs.grid import Grid, stored_grids
-from splitmix.runs.masking import Findings, masking_table, read_masking
-from splitmix.runs.records import Result, Row, domain_names, main_scores, read_config, read_metrics, read_result
+from splitmix.runs.grid import GridRecord, stored_grids
+from splitmix.runs.masking import MaskingRecord, read_masking
+from splitmix.runs.records import MetricRow, Result, domain_names, main_scores, read_config, read_metrics, read_result
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -49,7 +49,7 @@ def headline(result: Result) -> str:
     return f"One training run, {count} {widths}: {' to '.join(reached[width] for width in ends)}."
 
 
-def _page(result: Result, metrics: list[Row], config: str, robustness: Sequence[str]) -> str:
+def _page(result: Result, metrics: list[MetricRow], config: str, robustness: Sequence[str]) -> str:
     task = result.get("task", "a task")
     return page(
         title=f"{task}: a Split-Mix report",
@@ -66,7 +66,7 @@ def _page(result: Result, metrics: list[Row], config: str, robustness: Sequence[
     )
 
 
-def _robustness(grids: Sequence[Grid], masking: Findings | None) -> Iterator[str]:
+def _robustness(grids: Sequence[GridRecord], masking: MaskingRecord | None) -> Iterator[str]:
     """What was measured at other dials and under attack, if it was."""
     for number, grid in enumerate(grids):
         name = f"Robustness, {grid['attack']}" if grid["attack"] else "Accuracy by dial"
@@ -91,7 +91,7 @@ def _facts(result: Result) -> Iterator[str]:
     yield f"seed <b>{escape(plain(result.get('seed')))}</b>"
 
 
-def _draws(result: Result, metrics: list[Row]) -> Iterator[Callable[[], figures.Picture]]:
+def _draws(result: Result, metrics: list[MetricRow]) -> Iterator[Callable[[], figures.Picture]]:
     """The pictures of a run."""
     yield partial(figures.convergence, metrics, best_round=result.get("best_round"))
     if len(main_scores(result)) > 1:

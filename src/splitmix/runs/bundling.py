@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,41 +15,34 @@ from splitmix import __version__
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Weights
-from splitmix.core.width import Width
-from splitmix.core.width import parse_width
-from splitmix.runs.config import Config
-from splitmix.runs.config import make_config
-from splitmix.runs.config import read_toml
-from splitmix.runs.grid import INTERVAL
-from splitmix.runs.grid import Grid
-from splitmix.runs.grid import interval
-from splitmix.runs.grid import read_grid
-from splitmix.runs.run import NORM_TEXT
-from splitmix.runs.run import Outcome
-from splitmix.runs.run import stored_outcome
+from splitmix.core.width import Width, parse_width
 from splitmix.nets import NETS
-from splitmix.nets.cost import cost
-from splitmix.nets.cost import weightless
-from splitmix.runtime.bundle import Bundle
-from splitmix.runtime.bundle import base_bytes
-from splitmix.runtime.bundle import write_bundle
-from splitmix.runtime.manifest import SCHEMA
-from splitmix.runtime.manifest import BaseRecord
-from splitmix.runtime.manifest import CostRecord
-from splitmix.runtime.manifest import Manifest
-from splitmix.runtime.manifest import NetRecord
-from splitmix.runtime.manifest import Norm
-from splitmix.runtime.manifest import ScoreRecord
-from splitmix.runtime.manifest import Storage
-from splitmix.runtime.manifest import TableRecord
-from splitmix.runtime.manifest import what_is_wrong
+from splitmix.nets.cost import cost, weightless
+from splitmix.runs.config import Config, make_config, read_toml
+from splitmix.runs.grid import GridRecord, read_grid
+from splitmix.runs.intervals import INTERVAL, interval
+from splitmix.runs.records import Result, StoredClient, StoredScore
+from splitmix.runs.run import NORM_TEXT, Outcome, stored_outcome
+from splitmix.runtime.bundle import Bundle, base_bytes, write_bundle
+from splitmix.runtime.manifest import (
+    SCHEMA,
+    BaseRecord,
+    CostRecord,
+    Manifest,
+    NetRecord,
+    Norm,
+    ScoreRecord,
+    Storage,
+    TableRecord,
+    what_is_wrong,
+)
 
 MIXING = ("splitmix", "fedensemble")  # methods whose widths are mixes of bases
 CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
 
 
 @dataclass(frozen=True)
-class Wish:
+class Packing:
     """How a run is to be bundled."""
 
     storage: Storage = "float32"
@@ -58,34 +51,38 @@ class Wish:
     image: tuple[int, ...] = ()
 
 
-def bundle_run(run: Path, out: Path, wish: Wish = Wish()) -> Bundle:  # noqa: B008  (frozen)
+def bundle_run(run: Path, out: Path, packing: Packing = Packing()) -> Bundle:  # noqa: B008  (frozen)
     """Bundle the finished run in a folder."""
     outcome = stored_outcome(run)
     config = make_config(read_toml(run / "config.toml"), own=("task", "net"))  # neither is needed here
-    return bundle_outcome(config, outcome, out, wish, read_grid(file) if (file := run / "grid.json").exists() else None)
+    return bundle_outcome(
+        config, outcome, out, packing, read_grid(file) if (file := run / "grid.json").exists() else None
+    )
 
 
-def bundle_outcome(config: Config, outcome: Outcome, out: Path, wish: Wish, grid: Grid | None = None) -> Bundle:
+def bundle_outcome(
+    config: Config, outcome: Outcome, out: Path, packing: Packing, grid: GridRecord | None = None
+) -> Bundle:
     """Bundle a run: its bases in the order in which they are mixed, and all that was measured."""
     check_objective(outcome.weights)
     check_method(config)
-    norm = served_norm(config, wish.calibrate)
+    norm = served_norm(config, packing.calibrate)
     atom, result = parse_width(config.atom), outcome.result
     net = net_record(config, outcome, atom)
     made = Net(weightless(net.build()))
     check_entries(made, atom, outcome.weights)
-    files = [base_bytes(outcome.weights, row, made.norm_names(atom), wish.storage) for row in outcome.order]
-    image = image_of(result, net, wish.image)
+    files = [base_bytes(outcome.weights, row, made.norm_names(atom), packing.storage) for row in outcome.order]
+    image = image_of(result, net, packing.image)
     try:
         manifest = Manifest(
             schema_version=SCHEMA,
             net=net,
             atom=str(atom),
             image=list(image),
-            classes=class_names(config.task, net.classes, wish.classes),
+            classes=class_names(config.task, net.classes, packing.classes),
             norm=norm,
             norm_text=NORM_TEXT[norm],
-            storage=wish.storage,
+            storage=packing.storage,
             bases=[
                 BaseRecord(trained_as=base, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
                 for base, data in zip(outcome.order, files, strict=True)
@@ -147,7 +144,7 @@ def net_record(config: Config, outcome: Outcome, atom: Width) -> NetRecord:
     return NetRecord(name=name, classes=max(1, classes), dual=dual, rescale_layers=config.rescale_layers)
 
 
-def image_of(result: Mapping[str, Any], net: NetRecord, given: Sequence[int]) -> tuple[int, ...]:
+def image_of(result: Result, net: NetRecord, given: Sequence[int]) -> tuple[int, ...]:
     """Height, width and channels: as the run says, as the user says, or as the net has it."""
     found = tuple(result.get("image") or given or ())
     if found:
@@ -194,7 +191,7 @@ def costs_of(net: NetRecord, atom: Width, image: tuple[int, ...], sizes: Sequenc
     ]
 
 
-def table_of(result: Mapping[str, Any], norm: str, grid: Grid | None) -> TableRecord:
+def table_of(result: Result, norm: str, grid: GridRecord | None) -> TableRecord:
     """What was measured with the statistics that are served: the run's grid, or else its clean accuracies."""
     if grid is None:
         rows = [clean_row(row, result["clients"]) for row in result["scores"] if row["norm"] == norm]
@@ -206,19 +203,20 @@ def table_of(result: Mapping[str, Any], norm: str, grid: Grid | None) -> TableRe
         )
     if grid.get("weights_sha256", result.get("weights_sha256")) != result.get("weights_sha256"):
         raise UserError("the run's grid.json is of other weights; measure it again with: splitmix eval")
-    known = {key: grid.get(key) for key in TableRecord.model_fields if key in grid and key != "rows"}
-    kept = [{key: row[key] for key in ScoreRecord.model_fields if key in row} for row in grid["rows"]]
+    known = {key: value for key, value in grid.items() if key in TableRecord.model_fields}
+    kept = [{key: value for key, value in row.items() if key in ScoreRecord.model_fields} for row in grid["rows"]]
     return TableRecord.model_validate({**known, "rows": kept})
 
 
-def clean_row(row: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> ScoreRecord:
+def clean_row(row: StoredScore, clients: Sequence[StoredClient]) -> ScoreRecord:
     """A clean accuracy of the run's result, with its interval over clients."""
-    values, domains = row.get("clients", ()), [client.get("domain") for client in clients]
+    values = [value for value in row.get("clients", ()) if value is not None]
+    domains = [client.get("domain") for client in clients]
     low, high = interval(values, domains) if len(values) == len(domains) else (None, None)
     return ScoreRecord(width=row["width"], robust=0.0, clean=row["accuracy"], clean_low=low, clean_high=high)
 
 
-def trained_of(config: Config, result: Mapping[str, Any]) -> dict[str, Any]:
+def trained_of(config: Config, result: Result) -> dict[str, Any]:
     kept = ("task", "data", "method", "seed", "rounds", "best_round", "command", "weights_sha256")
     texts = {key: " ".join(str(result.get(key, "")).split())[:2000] for key in kept}
     return {**texts, "config": config.digest()}

@@ -13,12 +13,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from splitmix.core.errors import UserError
-from splitmix.core.errors import unknown
+from splitmix.core.errors import UserError, unknown
 from splitmix.core.width import parse_width
-from splitmix.runs.recipes import RECIPES
-from splitmix.runs.recipes import apply_recipe
-from splitmix.runs.recipes import under_attack
+from splitmix.runs.recipes import RECIPES, apply_recipe, under_attack
 
 Setting = str | int | float | bool | list[Any] | dict[str, Any]
 
@@ -211,9 +208,9 @@ def _check_name(key: str, value: Any) -> None:
     from splitmix.data.budgets import parse_law
     from splitmix.data.partition import parse_partition
     from splitmix.data.tasks import check_task
-    from splitmix.objectives import find_objective
     from splitmix.methods import METHODS
     from splitmix.nets import find_net
+    from splitmix.objectives import find_objective
 
     checks = {"task": check_task, "net": find_net, "partition": parse_partition, "objective": find_objective}
     if key in checks:

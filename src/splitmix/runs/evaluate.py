@@ -4,26 +4,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from splitmix.core.errors import UserError
-from splitmix.core.errors import unknown
+from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import with_order
-from splitmix.core.score import Mix
-from splitmix.core.score import score
-from splitmix.core.types import Question
-from splitmix.core.types import Weights
+from splitmix.core.score import Mix, score
+from splitmix.core.types import Question, Weights
 from splitmix.core.width import Width
 from splitmix.engines.simulator import Simulator
-from splitmix.runs.config import make_config
-from splitmix.runs.config import read_toml
+from splitmix.runs.config import make_config, read_toml
 from splitmix.runs.folder import RunFolder
-from splitmix.runs.run import SCORED_NORMS
-from splitmix.runs.run import restore_memories
-from splitmix.runs.run import score_row
-from splitmix.runs.run import stored_outcome
-from splitmix.runs.setup import Setup
-from splitmix.runs.setup import set_up
+from splitmix.runs.records import Result, StoredScore
+from splitmix.runs.run import SCORED_NORMS, restore_memories, score_row, stored_outcome
+from splitmix.runs.setup import Setup, set_up
 
 SPLITS = ("train", "val", "test")
 
@@ -37,7 +29,7 @@ class FinishedRun:
     weights: Weights
     norm: str  # which statistics are used, in the words of the run
     question: Question
-    result: dict[str, Any]
+    result: Result
 
     def mixes(self, widths: Sequence[Width]) -> dict[Width, Mix]:
         """The mix of each width, or of all if none is named."""
@@ -70,13 +62,13 @@ def open_run(
 
 def evaluate_run(
     path: Path, widths: Sequence[Width], split: str, norm: str | None, *, workers: int, root: Path | None = None
-) -> list[dict[str, Any]]:
+) -> list[StoredScore]:
     """A row per width (all of them if none is named), as in the run's result."""
     run = open_run(path, split=split, norm=norm, root=root)
     mixes = run.mixes(widths)
     with run.engine(workers) as engine:
         scores = score(engine, run.weights, mixes, run.setup.domains, run.question)
-    return [{"norm": run.norm, "split": split, **score_row(row)} for row in scores]
+    return [score_row(row, run.norm, split) for row in scores]
 
 
 def stored_memories(setup: Setup, path: Path) -> Weights:

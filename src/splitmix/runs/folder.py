@@ -10,20 +10,36 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, NotRequired
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.types import Weights
+from splitmix.runs.records import MetricRow, lenient, parse_record
 
 log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints
 _locks: set[IO[str]] = set()
 # a lock goes with the process that took it: workers, which may outlive it for a moment, do not keep it
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
+
+
+@lenient
+class CheckpointRecord(TypedDict):
+    """What stands beside the tensors of a checkpoint, and makes it count."""
+
+    schema: int
+    config: str
+    round: int
+    best_round: int
+    best_accuracy: float
+    seconds: NotRequired[float]
+    usual: NotRequired[dict[str, float]]
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -76,7 +92,7 @@ class RunFolder:
     def write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text.encode())
 
-    def append_metric(self, row: Mapping[str, Any]) -> None:
+    def append_metric(self, row: MetricRow) -> None:
         """One line in one system call, taken back if the disk is full: there is never half a line."""
         line = (json.dumps(row) + "\n").encode()
         try:
@@ -98,7 +114,7 @@ class RunFolder:
             tensors |= {f"best-{n}": v.clone() for n, v in state.best_memory.items()}  # may be the newest as well
         tensors |= state.memory
         data = save(tensors)
-        manifest = {
+        manifest: CheckpointRecord = {
             "schema": 1,
             "config": digest,
             "round": state.round,
@@ -122,7 +138,7 @@ class RunFolder:
         for manifest in sorted(self.checkpoints.glob("round-*.json"), reverse=True):
             try:
                 return _read_state(manifest, digest, like), notes
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            except (OSError, ValueError, SafetensorError) as error:
                 notes.append(f"checkpoint {manifest.stem} is not used: {error}")
         if notes:
             raise UserError(
@@ -150,9 +166,7 @@ def weights_sha256(weights: Weights) -> str:
 
 
 def _read_state(manifest: Path, digest: str, like: Weights) -> State:
-    said = json.loads(manifest.read_text())
-    if said.get("schema") != 1:
-        raise ValueError(f"its schema is {said.get('schema')!r}, not 1")
+    said = parse_record(manifest.read_bytes(), CheckpointRecord)
     if said["config"] != digest:
         raise ValueError("it was made with other settings")
     data = manifest.with_suffix(".safetensors").read_bytes()

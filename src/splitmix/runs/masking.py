@@ -4,34 +4,62 @@ A net whose gradients lead nowhere looks robust to attacks that follow them. The
 another net's gradients may do better than its own, and even a large change may fail.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NotRequired
+
+from pydantic import AfterValidator
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
-from splitmix.core.files import write_atomically
-from splitmix.core.score import Mix
-from splitmix.core.score import ask_all
-from splitmix.core.score import mean_accuracy
+from splitmix.core.score import Mix, ask_all, mean_accuracy
 from splitmix.core.types import Question
 from splitmix.core.width import Width
 from splitmix.runs.evaluate import FinishedRun
-from splitmix.runs.grid import Wish
-from splitmix.runs.grid import check_dials
-from splitmix.runs.records import printable
-from splitmix.report.tables import Column
-from splitmix.report.tables import Table
-from splitmix.report.tables import percent
+from splitmix.runs.grid import DialValue, Sweep, check_dials
+from splitmix.runs.records import Count, WidthText, lenient, read_record
 
 LOOKED_AT = 512  # images over all clients
 STEPS = (1, 7, 20, 50)
 FAR = PGD(eps=128 / 255, steps=50, step=16 / 255)  # enough to turn any image grey
 SLACK = 0.01  # of accuracy: less is chance
-Findings = dict[str, Any]  # as in masking.json
+
+
+def _one_label_each(row: "MaskingRow") -> "MaskingRow":
+    if len(row["labels"]) != len(row["accuracies"]):
+        raise ValueError("there must be one label for each accuracy")
+    return row
+
+
+@lenient
+class MaskingRow(TypedDict):
+    """One law at one width and dial, with the accuracy that each attack leaves."""
+
+    law: str
+    width: WidthText
+    robust: DialValue
+    labels: list[str]
+    attacks: NotRequired[list[str]]
+    accuracies: list[float]
+    holds: bool
+
+
+@lenient
+class MaskingRecord(TypedDict):
+    """The content of `masking.json`."""
+
+    schema: int
+    split: str
+    norm: NotRequired[str]
+    clients: Count
+    samples: Count
+    attack: str
+    slack: float
+    weights_sha256: NotRequired[str]
+    rows: list[Annotated[MaskingRow, AfterValidator(_one_label_each)]]
 
 
 @dataclass(frozen=True)
@@ -48,20 +76,20 @@ class Check:
 
 def check_masking(
     run: FinishedRun,
-    wish: Wish,
+    sweep: Sweep,
     *,
     workers: int,
     begin: Callable[[int], None] = lambda total: None,
     on_answer: Callable[[], None] = lambda: None,
-) -> Findings:
-    """Check the laws at the narrowest and widest width and at three dials, or at those that are wished for."""
-    served = run.mixes(wish.widths)
+) -> MaskingRecord:
+    """Check the laws at the narrowest and widest width and at three dials, or at those that are asked for."""
+    served = run.mixes(sweep.widths)
     ends = list(dict.fromkeys((min(served), max(served))))
-    mixes = served if wish.widths else {width: served[width] for width in ends}
-    dials = check_dials(run, wish.dials or ((0.0, 0.5, 1.0) if run.setup.dial else ()))
+    mixes = served if sweep.widths else {width: served[width] for width in ends}
+    dials = check_dials(run, sweep.dials or ((0.0, 0.5, 1.0) if run.setup.dial else ()))
     clients = tuple(run.setup.domains)
-    question = replace(run.question, images=wish.images or max(1, LOOKED_AT // len(clients)), seed=wish.seed)
-    attack = wish.attack or PGD()
+    question = replace(run.question, images=sweep.images or max(1, LOOKED_AT // len(clients)), seed=sweep.seed)
+    attack = sweep.attack or PGD()
     if not isinstance(attack, PGD):
         raise UserError(f"steps are counted of PGD, not of {attack.name}; give --attack pgd7, or one like it")
     checks = list(planned(mixes, dials, question, attack, run.setup.task.classes))
@@ -123,42 +151,13 @@ def at_most(chance: float) -> Callable[[Sequence[float]], bool]:
     return lambda accuracies: max(accuracies) <= chance + SLACK
 
 
-def masking_table(findings: Findings) -> Table:
-    """A row for each check, with its verdict."""
-    columns = [
-        Column("law", "what must hold", number=False),
-        Column("width", "width"),
-        Column("robust", "dial", lambda dial: f"{dial:g}"),
-        Column("found", "accuracy %", number=False),
-        Column("holds", "verdict", lambda holds: "holds" if holds else "BROKEN", number=False),
-    ]
-    rows = [[row["law"], row["width"], row["robust"], "; ".join(_found(row)), row["holds"]] for row in findings["rows"]]
-    broken = sum(not row["holds"] for row in findings["rows"])
-    verdict = f"{broken} of {len(rows)} are broken: do not trust the robust accuracies." if broken else "All hold."
-    caption = (
-        f"{verdict} Means over {findings['clients']} clients, {findings['samples']:,} {findings['split']} images; "
-        f"a difference of up to {100 * findings['slack']:g} point counts as chance. Transfer: {findings['attack']}; "
-        "steps likewise, from the image. Such checks can find hidden gradients, but not prove that there are none."
-    )
-    return Table("Checks for hidden gradients", columns, rows, caption)
-
-
-def write_masking(path: Path, findings: Findings) -> None:
-    write_atomically(path, (json.dumps(findings, indent=1) + "\n").encode())
-
-
-def read_masking(path: Path) -> Findings | None:
+def read_masking(path: Path) -> MaskingRecord | None:
     """The checks stored with a run, if it has any."""
     if not path.exists():
         return None
-    try:
-        findings = printable(json.loads(path.read_text()))
-        if findings["schema"] != 1:
-            raise ValueError(f"its schema is {findings['schema']!r}, not 1")
-        masking_table(findings).cells()
-        return dict(findings)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"'{path}' cannot be read ({error}); make it again with: splitmix eval --masking") from None
+    return read_record(
+        path, MaskingRecord, damaged="cannot be read", remedy="make it again with: splitmix eval --masking"
+    )
 
 
 def _surrogates(
@@ -172,7 +171,7 @@ def _surrogates(
         yield other, dial, f"width {other}"
 
 
-def _row(check: Check, accuracies: Sequence[float]) -> dict[str, Any]:
+def _row(check: Check, accuracies: Sequence[float]) -> MaskingRow:
     return {
         "law": check.law,
         "width": str(check.width),
@@ -182,7 +181,3 @@ def _row(check: Check, accuracies: Sequence[float]) -> dict[str, Any]:
         "accuracies": list(accuracies),
         "holds": check.holds(accuracies),
     }
-
-
-def _found(row: dict[str, Any]) -> list[str]:
-    return [f"{label} {percent(value)}" for label, value in zip(row["labels"], row["accuracies"], strict=True)]

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from splitmix.core.errors import UserError
+from splitmix.runs.records import MetricRow
 from splitmix.runs.run import Watcher
 from splitmix.runs.setup import Setup
 
@@ -41,10 +41,10 @@ class Bar:
         self.bar = self.progress.add_task("rounds", total=setup.config.rounds, completed=start, accuracy="")
         self.progress.start()
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricRow) -> None:
         self.progress.update(self.bar, completed=row["round"] + 1)
 
-    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+    def scores(self, rows: Sequence[MetricRow]) -> None:
         self.progress.update(self.bar, accuracy=accuracies(rows))
 
     def note(self, text: str) -> None:
@@ -65,10 +65,10 @@ class Lines:
         self.began, self.total, self.start = perf_counter(), setup.config.rounds, start
         self._say(headline(setup, start))
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricRow) -> None:
         self.done = row["round"] + 1
 
-    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+    def scores(self, rows: Sequence[MetricRow]) -> None:
         spent = perf_counter() - self.began
         left = spent / max(1, self.done - self.start) * (self.total - self.done)
         self._say(f"round {self.done}/{self.total}  {accuracies(rows)}  {spent:.0f} s, {left:.0f} s left")
@@ -129,11 +129,11 @@ class Board:
     def begin(self, setup: Setup, start: int) -> None:
         self.writer = self.open(purge_step=start)  # only now is the folder ours
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricRow) -> None:
         for key in ("loss", "lr", "seconds"):
             self.writer.add_scalar(f"round/{key}", row[key], row["round"])
 
-    def scores(self, rows: Sequence[dict[str, Any]]) -> None:
+    def scores(self, rows: Sequence[MetricRow]) -> None:
         for row in rows:
             self.writer.add_scalar(
                 f"val accuracy/width {row['width'].replace('/', ' over ')}", row["accuracy"], row["round"]
@@ -154,7 +154,7 @@ def headline(setup: Setup, start: int) -> str:
     return f"{who}, {layout.count} x width {layout.width}, {begin}, seed {config.seed}"
 
 
-def accuracies(rows: Sequence[dict[str, Any]]) -> str:
+def accuracies(rows: Sequence[MetricRow]) -> str:
     first, last = rows[0], rows[-1]
     shown = (
         f"val {100 * first['accuracy']:.1f} % at {first['width']}, {100 * last['accuracy']:.1f} % at {last['width']}"

@@ -1,171 +1,88 @@
-"""Reading what a run left in its folder: the rows of `metrics.jsonl`, `result.json` and `config.toml`.
+"""What a run stores, as checked records: `result.json`, rows of `metrics.jsonl`, and how any such file is read.
 
-These files may come from a crash or from a stranger. So rows that make no sense are skipped, and characters that
-cannot be printed (which could steer a terminal) are replaced, here, once.
+These files may come from a crash or from a stranger. So they are checked here, once: a fault is one sentence, rows
+that make no sense are skipped, and characters that cannot be printed (which could steer a terminal) are replaced.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 
-Row = dict[str, Any]
+T = TypeVar("T")
+_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 WidthText = Annotated[str, BeforeValidator(lambda value: str(parse_width(value)))]
+lenient = with_config(ConfigDict(extra="allow"))  # for records of which other versions may say more
 
 
-@with_config(ConfigDict(extra="allow"))
-class Score(TypedDict):
-    """Accuracy and cost of one width, with one kind of norm statistics, on one split."""
-
-    width: WidthText
-    accuracy: float  # mean over clients
-    bases: NotRequired[Count]
-    norm: NotRequired[str]
-    split: NotRequired[str]
-    pooled: NotRequired[float | None]  # over all images
-    domains: NotRequired[dict[str, float | None]]
-    clients: NotRequired[list[float | None]]
-    parameters: NotRequired[Count | None]
-    macs: NotRequired[Count | None]
-    ms: NotRequired[float | None]  # per image, in a batch of one
+class DamagedError(ValueError):
+    """What is wrong with a stored file, in words that fit between brackets."""
 
 
-@with_config(ConfigDict(extra="allow"))
-class Client(TypedDict):
-    """A client, its budget, and how many images it has."""
+class SchemaError(DamagedError):
+    """It is of another schema than this version reads."""
 
-    client: Count
-    domain: str
-    budget: WidthText
-    train: NotRequired[Count]
-    val: NotRequired[Count]
-    test: NotRequired[Count]
+    def __init__(self, schema: object) -> None:
+        super().__init__(f"its schema is {schema!r}, not 1")
+        self.schema = schema
 
 
-@with_config(ConfigDict(extra="allow"))
-class Result(TypedDict):
-    """The content of `result.json`."""
+def read_record(file: Path, kind: type[T], *, damaged: str = "is damaged", remedy: str, newer: str = "") -> T:
+    """The record in a file; whatever is wrong with it is one sentence, which ends with what to do.
 
-    schema: int
-    scores: list[Score]
-    clients: list[Client]
-    task: NotRequired[str]
-    data: NotRequired[str]
-    method: NotRequired[str]
-    net: NotRequired[str]
-    atom: NotRequired[WidthText]
-    norm: NotRequired[str]
-    norm_text: NotRequired[str]
-    seed: NotRequired[int]
-    rounds: NotRequired[Count]
-    best_round: NotRequired[int]
-    order: NotRequired[str]
-    bases: NotRequired[list[int]]
-    weights_sha256: NotRequired[str]
-    seconds: NotRequired[float]
-    workers: NotRequired[Count]
-    threads: NotRequired[Count]
-    versions: NotRequired[dict[str, str]]
-    command: NotRequired[str]
-    domains: NotRequired[list[str]]
-
-
-_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
-
-
-def read_metrics(folder: Path) -> list[Row]:
-    """The rows of a run by round; where a resumed run wrote a row again, the later one counts."""
-    _need_run(folder)
-    rows: dict[tuple[str, ...], Row] = {}
-    for line in (_bytes(folder / "metrics.jsonl") or b"").split(b"\n"):
-        row = _row(line)
-        if row is not None:
-            rows[tuple(str(row.get(key)) for key in ("kind", "round", "split", "width", "norm"))] = row
-    return sorted(rows.values(), key=lambda row: int(row["round"]))
-
-
-def round_seconds(rows: Iterable[Row]) -> float:
-    """How long the rounds of a run took, in however many sittings."""
-    return float(sum(row.get("seconds", 0.0) for row in rows if row["kind"] == "round"))
-
-
-def read_result(folder: Path) -> Result:
-    """What a finished run measured; a sentence for the user if the folder is none, unfinished or damaged."""
-    _need_run(folder)
-    file = folder / "result.json"
-    data = _bytes(file)
-    if data is None:
-        raise UserError(f"the run in '{folder}' is not finished: it has no result.json; continue it with --resume")
+    `newer`: what to do, if that is another thing, with a file of another schema.
+    """
     try:
-        content = json.loads(data)
+        return parse_record(_bytes(file, missing=None), kind)
+    except DamagedError as error:
+        told = f"{damaged} ({error}); {remedy}"
+        if newer and isinstance(error, SchemaError):
+            told = f"has the schema {error.schema!r}, but this version reads 1; {newer}"
+    raise UserError(f"'{file}' {told}")
+
+
+def parse_record(data: bytes, kind: type[T]) -> T:
+    """The record in the bytes of a file, or a `DamagedError`."""
+    try:
+        content = printable(json.loads(data))
     except (ValueError, RecursionError):
-        raise UserError(f"'{file}' is damaged (it is not JSON); train again into another folder") from None
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != 1:
-        raise UserError(f"'{file}' has the schema {schema!r}, but this version reads 1; use the version that wrote it")
+        raise DamagedError("it is not JSON") from None
+    if "schema" in kind.__annotations__:
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if schema != 1:
+            raise SchemaError(schema)
     try:
-        result = _RESULT.validate_python(printable(content))
+        return _checked(kind, content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"'{file}' is damaged (at {place}: {first['msg']}); train again into another folder") from None
-    if not result["scores"]:
-        raise UserError(f"'{file}' has no scores; train again into another folder")
-    return result
+        place = ".".join(map(str, first["loc"])) or "its start"
+        raise DamagedError(f"at {place}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _checked(kind: type[T], content: object) -> T:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)  # which takes longer than to read a file
+    checked: T = _ADAPTERS[kind].validate_python(content)
+    return checked
+
+
+def write_record(file: Path, record: Mapping[str, object], *, indent: int | None = 1) -> None:
+    """Write a record, whole or not at all."""
+    write_atomically(file, (json.dumps(record, indent=indent) + "\n").encode())
 
 
 def read_config(folder: Path) -> str:
     """The text of `config.toml`, or nothing if it is not there."""
-    text = (_bytes(folder / "config.toml") or b"").decode(errors="replace")
+    text = _bytes(folder / "config.toml").decode(errors="replace")
     return "\n".join(printable(line) for line in text.splitlines())
-
-
-def score_groups(result: Result) -> dict[tuple[str, str], list[Score]]:
-    """The scores by (norm statistics, split), each group by width; the first group is the run's main one."""
-    groups: dict[tuple[str, str], dict[str, Score]] = {}
-    for score in result["scores"]:
-        groups.setdefault((score.get("norm", "stored"), score.get("split", "test")), {})[score["width"]] = score
-    return {key: [group[width] for width in sorted(group, key=parse_width)] for key, group in groups.items()}
-
-
-def main_scores(result: Result) -> list[Score]:
-    """The scores to show first, by width."""
-    return next(iter(score_groups(result).values()))
-
-
-def domain_names(result: Result) -> list[str]:
-    """The run's domains in its order, then any other that a client has (such as 'mixed')."""
-    return list(dict.fromkeys([*result.get("domains", []), *(client["domain"] for client in result["clients"])]))
-
-
-def scored_clients(result: Result) -> list[Client]:
-    """The clients whose accuracies a main score lists: all, or those with test images; none if they do not match."""
-    counts = {len(score.get("clients", [])) for score in main_scores(result)}
-    for clients in (result["clients"], [client for client in result["clients"] if client.get("test")]):
-        if counts == {len(clients)}:
-            return clients
-    return []
-
-
-def _row(line: bytes) -> Row | None:
-    """A line of metrics, or None if it is empty, torn or of no known kind."""
-    try:
-        row = json.loads(line)
-        if row["kind"] not in ("round", "score") or type(row["round"]) is not int:
-            return None
-        if row["kind"] == "score":
-            row |= {"width": str(parse_width(row["width"])), "accuracy": float(row["accuracy"])}
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    cleaned: Row = printable(row)
-    return cleaned
 
 
 def printable(value: Any) -> Any:
@@ -188,11 +105,195 @@ def _need_run(folder: Path) -> None:
         )
 
 
-def _bytes(file: Path) -> bytes | None:
-    """The bytes of a file, or None if there is none."""
+def _bytes(file: Path, *, missing: bytes | None = b"") -> bytes:
+    """The bytes of a file; of one that is not there, what is given for it."""
     try:
         return file.read_bytes()
-    except FileNotFoundError:
-        return None
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and missing is not None:
+            return missing
         raise UserError(f"'{file}' cannot be read ({error.strerror}); check what it is and who may read it") from None
+
+
+@lenient
+class StoredScore(TypedDict):
+    """Accuracy and cost of one width, with one kind of norm statistics, on one split."""
+
+    width: WidthText
+    accuracy: float  # mean over clients
+    bases: NotRequired[Count]
+    norm: NotRequired[str]
+    split: NotRequired[str]
+    pooled: NotRequired[float | None]  # over all images
+    domains: NotRequired[dict[str, float | None]]
+    clients: NotRequired[list[float | None]]
+    parameters: NotRequired[Count | None]
+    macs: NotRequired[Count | None]
+    ms: NotRequired[float | None]  # per image, in a batch of one
+
+
+@lenient
+class StoredClient(TypedDict):
+    """A client, its budget, and how many images it has."""
+
+    client: Count
+    domain: str
+    budget: WidthText
+    train: NotRequired[Count]
+    val: NotRequired[Count]
+    test: NotRequired[Count]
+
+
+@lenient
+class Result(TypedDict):
+    """The content of `result.json`; the order of the fields is that in which `--json` shows them."""
+
+    schema: int
+    scores: list[StoredScore]
+    clients: list[StoredClient]
+    task: NotRequired[str]
+    data: NotRequired[str]
+    method: NotRequired[str]
+    net: NotRequired[str]
+    atom: NotRequired[WidthText]
+    norm: NotRequired[str]
+    norm_text: NotRequired[str]
+    seed: NotRequired[int]
+    rounds: NotRequired[Count]
+    best_round: NotRequired[int]
+    order: NotRequired[str]
+    bases: NotRequired[list[int]]
+    weights_sha256: NotRequired[str]
+    seconds: NotRequired[float]
+    workers: NotRequired[Count]
+    threads: NotRequired[Count]
+    versions: NotRequired[dict[str, str]]
+    command: NotRequired[str]
+    domains: NotRequired[list[str]]
+    objective: NotRequired[str]
+    image: NotRequired[list[int]]
+
+
+def read_result(folder: Path) -> Result:
+    """What a finished run measured; a sentence for the user if the folder is none, unfinished or damaged."""
+    _need_run(folder)
+    file, again = folder / "result.json", "train again into another folder"
+    if not file.exists():
+        raise UserError(f"the run in '{folder}' is not finished: it has no result.json; continue it with --resume")
+    result = read_record(file, Result, remedy=again, newer="use the version that wrote it")
+    if not result["scores"]:
+        raise UserError(f"'{file}' has no scores; {again}")
+    return result
+
+
+def score_groups(result: Result) -> dict[tuple[str, str], list[StoredScore]]:
+    """The scores by (norm statistics, split), each group by width; the first group is the run's main one."""
+    groups: dict[tuple[str, str], dict[str, StoredScore]] = {}
+    for score in result["scores"]:
+        groups.setdefault((score.get("norm", "stored"), score.get("split", "test")), {})[score["width"]] = score
+    return {key: [group[width] for width in sorted(group, key=parse_width)] for key, group in groups.items()}
+
+
+def main_scores(result: Result) -> list[StoredScore]:
+    """The scores to show first, by width."""
+    return next(iter(score_groups(result).values()))
+
+
+def domain_names(result: Result) -> list[str]:
+    """The run's domains in its order, then any other that a client has (such as 'mixed')."""
+    return list(dict.fromkeys([*result.get("domains", []), *(client["domain"] for client in result["clients"])]))
+
+
+def scored_clients(result: Result) -> list[StoredClient]:
+    """The clients whose accuracies a main score lists: all, or those with test images; none if they do not match."""
+    counts = {len(score.get("clients", [])) for score in main_scores(result)}
+    for clients in (result["clients"], [client for client in result["clients"] if client.get("test")]):
+        if counts == {len(clients)}:
+            return clients
+    return []
+
+
+@lenient
+class StoredTrial(TypedDict):
+    """The accuracy at one dial, with or without an attack, that a round is chosen by."""
+
+    robust: float
+    attack: str | None
+    accuracy: float
+
+
+class StoredAbsence(TypedDict):
+    """A client that did not answer, and why."""
+
+    client: Count
+    reason: str
+
+
+class StoredRejection(StoredAbsence):
+    """An answer that did not count, and why."""
+
+    kind: str
+
+
+@lenient
+class AttendanceRow(TypedDict):
+    """Who was asked in one try of a round, and what went wrong."""
+
+    cohort: list[Count]
+    clipped: list[Count]
+    rejected: list[StoredRejection]
+    missing: list[StoredAbsence]
+
+
+@lenient
+class MetricRow(TypedDict):
+    """A row of `metrics.jsonl`: a finished round and who took part in it, or the score of one width after it."""
+
+    kind: Literal["round", "score"]
+    round: Annotated[int, Strict()]
+    lr: NotRequired[float]
+    clients: NotRequired[int]
+    loss: NotRequired[float]
+    parameters: NotRequired[int]
+    seconds: NotRequired[float]
+    bytes_down: NotRequired[int]
+    bytes_up: NotRequired[int]
+    cohort: NotRequired[list[Count]]
+    clipped: NotRequired[list[Count]]
+    rejected: NotRequired[list[StoredRejection]]
+    missing: NotRequired[list[StoredAbsence]]
+    repeated: NotRequired[list[AttendanceRow]]
+    usual: NotRequired[dict[str, float]]
+    split: NotRequired[str]
+    width: NotRequired[WidthText]
+    bases: NotRequired[int]
+    accuracy: NotRequired[float]
+    pooled: NotRequired[float | None]
+    domains: NotRequired[dict[str, float | None]]
+    trials: NotRequired[list[StoredTrial]]
+    judged: NotRequired[float]
+
+
+def read_metrics(folder: Path) -> list[MetricRow]:
+    """The rows of a run by round; where a resumed run wrote a row again, the later one counts."""
+    _need_run(folder)
+    rows: dict[tuple[str, ...], MetricRow] = {}
+    for line in _bytes(folder / "metrics.jsonl").split(b"\n"):
+        row = _metric_row(line)
+        if row is not None:
+            rows[tuple(str(row.get(key)) for key in ("kind", "round", "split", "width", "norm"))] = row
+    return sorted(rows.values(), key=lambda row: row["round"])
+
+
+def round_seconds(rows: Iterable[MetricRow]) -> float:
+    """How long the rounds of a run took, in however many sittings."""
+    return float(sum(row.get("seconds", 0.0) for row in rows if row["kind"] == "round"))
+
+
+def _metric_row(line: bytes) -> MetricRow | None:
+    """A line of metrics, or None if it is empty, torn or makes no sense."""
+    try:
+        row = parse_record(line, MetricRow)
+    except DamagedError:
+        return None
+    return row if row["kind"] == "round" or {"width", "accuracy"} <= row.keys() else None

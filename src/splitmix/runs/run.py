@@ -7,40 +7,31 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from splitmix import __version__
+from splitmix.core.admission import Attendance
 from splitmix.core.client import Memory
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.method import Engine
-from splitmix.core.method import with_order
+from splitmix.core.method import Engine, with_order
 from splitmix.core.parts import cut
-from splitmix.core.rounds import RoundReport
-from splitmix.core.rounds import federate
-from splitmix.core.score import WidthScore
-from splitmix.core.score import calibrate
-from splitmix.core.score import order_bases
-from splitmix.core.score import score
 from splitmix.core.reproducible import one_thread
-from splitmix.core.types import Part
-from splitmix.core.types import Question
-from splitmix.core.types import Weights
+from splitmix.core.rounds import RoundReport, federate
+from splitmix.core.score import WidthScore, calibrate, order_bases, score
+from splitmix.core.types import Part, Question, Weights
 from splitmix.data.tasks import task_about
-from splitmix.engines.simulator import flat
-from splitmix.engines.simulator import unflat
-from splitmix.runs.config import check_same_config
-from splitmix.runs.config import to_toml
-from splitmix.runs.folder import RunFolder
-from splitmix.runs.folder import State
-from splitmix.runs.folder import weights_sha256
+from splitmix.engines.simulator import flat, unflat
+from splitmix.nets.cost import mix_cost
+from splitmix.runs.config import check_same_config, to_toml
+from splitmix.runs.folder import RunFolder, State, weights_sha256
+from splitmix.runs.records import AttendanceRow, MetricRow, Result, StoredScore, parse_record, write_record
 from splitmix.runs.selection import judge
 from splitmix.runs.setup import Setup
-from splitmix.nets.cost import mix_cost
 
 NORM_TEXT = {
     "batch": "statistics of the test batch itself (batch average)",
@@ -62,9 +53,9 @@ class Watcher(Protocol):
 
     def begin(self, setup: Setup, start: int) -> None: ...
 
-    def round(self, row: dict[str, Any]) -> None: ...
+    def round(self, row: MetricRow) -> None: ...
 
-    def scores(self, rows: Sequence[dict[str, Any]]) -> None: ...
+    def scores(self, rows: Sequence[MetricRow]) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -75,7 +66,7 @@ class Watcher(Protocol):
 class Outcome:
     """A finished run: what `result.json` says, and the weights that it speaks of."""
 
-    result: dict[str, Any]
+    result: Result
     weights: Weights
     order: tuple[int, ...]
 
@@ -126,7 +117,7 @@ class Run:
     def _after_round(self, report: RoundReport) -> None:
         config = self.setup.config
         last = report.round + 1 == config.rounds
-        self._record([{"kind": "round", **report.row()}])
+        self._record([round_row(report)])
         state = replace(self.state, round=report.round + 1, weights=report.weights, usual=report.usual)
         if last or (report.round + 1) % config.eval_every == 0:
             state = self._validated(state, report.round)
@@ -137,9 +128,10 @@ class Run:
     def _validated(self, state: State, round: int) -> State:
         """Score on validation images and keep the best round, by what the objective is judged by at the widest mix."""
         scores = self._score(state.weights, self._question("val"))
-        rows = [{"kind": "score", "round": round, "split": "val", **score_row(s, per_client=False)} for s in scores]
+        rows = [validation_row(scored, round) for scored in scores]
         judged, trials = judge(self.setup, self.engine, state.weights, scores[-1], self._question("val"))
-        rows[-1] |= {"trials": trials, "judged": judged} if trials else {}
+        if trials:
+            rows[-1] |= {"trials": trials, "judged": judged}
         self._record(rows)
         if judged > state.best_accuracy:
             best = replace(state, best_round=round, best_accuracy=judged, best=state.weights)
@@ -157,19 +149,19 @@ class Run:
             layout = setup.method.layout
             statistics = calibrate(self.engine, setup.net, layout, weights, list(setup.domains), config.eval_batch)
         calibrated = {**weights, **statistics}
-        rows = []
+        rows: list[StoredScore] = []
         for norm in SCORED_NORMS[config.norm]:
             question = Question("test", "client" if norm == "client" else "stored", config.eval_batch)
             question = replace(question, local_norms=config.norm == "local")
             used = calibrated if norm == "global" else weights
-            rows += [{"norm": norm, "split": "test", **score_row(s)} for s in self._score(used, question)]
+            rows += [score_row(scored, norm, "test") for scored in self._score(used, question)]
         self._add_costs(rows, calibrated)
         kept = calibrated  # with statistics, so that it can serve a single image
         result = self._result(rows, order, kept, perf_counter() - self.began)
         if self.folder is not None:
             about = json.dumps({"bases": order, "config": config.digest()})  # one entry: several have no fixed order
             write_atomically(self.folder.path / "model.safetensors", save(kept, {"splitmix": about}))
-            self.folder.write("result.json", json.dumps(result, indent=1) + "\n")
+            write_record(self.folder.path / "result.json", result)
         return Outcome(result, kept, order)
 
     def _order(self, weights: Weights) -> tuple[int, ...]:
@@ -192,7 +184,7 @@ class Run:
         mixes = {width: method.compose(width) for width in method.widths}
         return score(self.engine, weights, mixes, self.setup.domains, question)
 
-    def _record(self, rows: Sequence[dict[str, Any]]) -> None:
+    def _record(self, rows: Sequence[MetricRow]) -> None:
         for row in rows:
             if self.folder is not None:
                 self.folder.append_metric(row)
@@ -202,7 +194,7 @@ class Run:
             else:
                 watcher.scores(rows)
 
-    def _add_costs(self, rows: list[dict[str, Any]], weights: Weights) -> None:
+    def _add_costs(self, rows: list[StoredScore], weights: Weights) -> None:
         """Parameters, MACs and the time of a single image beside each accuracy."""
         setup = self.setup
         for width in setup.method.widths:
@@ -213,9 +205,7 @@ class Run:
                 if row["width"] == str(width):
                     row |= {"parameters": cost.parameters, "macs": cost.macs, "ms": ms}
 
-    def _result(
-        self, rows: list[dict[str, Any]], order: tuple[int, ...], kept: Weights, seconds: float
-    ) -> dict[str, Any]:
+    def _result(self, rows: list[StoredScore], order: tuple[int, ...], kept: Weights, seconds: float) -> Result:
         setup, config, task = self.setup, self.setup.config, self.setup.task
         main = rows[0]["norm"]
         budgets = setup.budgets.at(0)
@@ -300,10 +290,10 @@ def run_in_folder(
 def stored_outcome(path: Path) -> Outcome:
     """A finished run, read back from its folder."""
     try:
-        result = json.loads((path / "result.json").read_text())
+        result = parse_record((path / "result.json").read_bytes(), Result)
         weights = load((path / "model.safetensors").read_bytes())
         order, same = tuple(result["bases"]), weights_sha256(weights) == result["weights_sha256"]
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"'{path}' holds no finished run that can be read ({error}); train it first") from None
     if not same:
         raise UserError(f"the weights in '{path}' are not those that its result.json speaks of; train it anew")
@@ -342,13 +332,57 @@ def latency_ms(setup: Setup, weights: Weights, parts: tuple[Part, ...], repeats:
     return round(1e3 * min(times), 3)
 
 
-def score_row(scored: WidthScore, *, per_client: bool = True) -> dict[str, Any]:
-    """A score as it is stored."""
-    row = {
+def score_row(scored: WidthScore, norm: str, split: str) -> StoredScore:
+    """A score as it is stored in a result."""
+    return {
+        "norm": norm,
+        "split": split,
+        "width": str(scored.width),
+        "bases": scored.bases,
+        "accuracy": scored.accuracy,
+        "pooled": scored.pooled,
+        "domains": dict(scored.domains),
+        "clients": list(scored.clients),
+    }
+
+
+def validation_row(scored: WidthScore, round: int) -> MetricRow:
+    """A score on validation images as it is stored among the metrics."""
+    return {
+        "kind": "score",
+        "round": round,
+        "split": "val",
         "width": str(scored.width),
         "bases": scored.bases,
         "accuracy": scored.accuracy,
         "pooled": scored.pooled,
         "domains": dict(scored.domains),
     }
-    return {**row, "clients": list(scored.clients)} if per_client else row
+
+
+def round_row(report: RoundReport) -> MetricRow:
+    """A round as it is stored: all but its weights."""
+    return {
+        "kind": "round",
+        "round": report.round,
+        "lr": report.lr,
+        "clients": report.clients,
+        "loss": report.loss,
+        "parameters": report.parameters,
+        "seconds": report.seconds,
+        "bytes_down": report.bytes_down,
+        "bytes_up": report.bytes_up,
+        **attendance_row(report.seen),
+        "repeated": [attendance_row(seen) for seen in report.repeated],
+        "usual": dict(report.usual),
+    }
+
+
+def attendance_row(seen: Attendance) -> AttendanceRow:
+    """Who came to a try of a round, as it is stored."""
+    return {
+        "cohort": list(seen.cohort),
+        "clipped": seen.clipped,
+        "rejected": [{"client": one.client, "kind": one.kind, "reason": one.reason} for one in seen.rejected],
+        "missing": [{"client": one.client, "reason": one.reason} for one in seen.missing],
+    }

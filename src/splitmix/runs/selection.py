@@ -1,14 +1,12 @@
 """What a round is worth: accuracy on validation images, and where the objective asks for it, accuracy under attack."""
 
 from dataclasses import replace
-from typing import Any
 
 from splitmix.core.method import Engine
 from splitmix.core.objective import Trial
-from splitmix.core.score import WidthScore
-from splitmix.core.score import score
-from splitmix.core.types import Question
-from splitmix.core.types import Weights
+from splitmix.core.score import WidthScore, score
+from splitmix.core.types import Question, Weights
+from splitmix.runs.records import StoredTrial
 from splitmix.runs.setup import Setup
 
 TRIED = 512  # images, over all clients, that are attacked: an attack takes its time
@@ -16,13 +14,13 @@ TRIED = 512  # images, over all clients, that are attacked: an attack takes its 
 
 def judge(
     setup: Setup, engine: Engine, weights: Weights, clean: WidthScore, question: Question
-) -> tuple[float, list[dict[str, Any]]]:
+) -> tuple[float, list[StoredTrial]]:
     """The sum of all trials by their shares, and each as it is stored; `clean` is the score of the judged width."""
     if setup.trials == (Trial(),):
         return clean.accuracy, []
     found = [(trial, _accuracy(trial, setup, engine, weights, clean, question)) for trial in setup.trials]
-    rows = [
-        {"robust": trial.robust, "attack": trial.attack and trial.attack.name, "accuracy": accuracy}
+    rows: list[StoredTrial] = [
+        {"robust": trial.robust, "attack": trial.attack.name if trial.attack else None, "accuracy": accuracy}
         for trial, accuracy in found
     ]
     return sum(trial.share * accuracy for trial, accuracy in found), rows

@@ -1,39 +1,29 @@
 """Training in one call, and the trained model that it gives: it predicts at any width, and can be bundled."""
 
-from pathlib import Path
-from typing import Any
-from splitmix.core.net import Build
-from splitmix.data.task import Task
-from splitmix.engines.simulator import default_workers
-from splitmix.runs.config import make_config
-from splitmix.runs.progress import terminal_watcher
-from splitmix.runs.run import Run
-from splitmix.runs.run import run_in_folder
-from splitmix.runs.run import stored_outcome
-from splitmix.runs.setup import set_up
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from splitmix.core.client import mean_logits
-from splitmix.core.client import part_logits
-from splitmix.core.method import Method
-from splitmix.core.method import with_order
-from splitmix.core.net import Net
-from splitmix.core.parts import covering
-from splitmix.core.parts import cut
+
+from splitmix.core.client import mean_logits, part_logits
+from splitmix.core.method import Method, with_order
+from splitmix.core.net import Build, Net
+from splitmix.core.parts import covering, cut
 from splitmix.core.types import Weights
-from splitmix.core.width import Width
-from splitmix.core.width import parse_width
-from splitmix.runs.bundling import Wish
-from splitmix.runs.bundling import bundle_outcome
-from splitmix.runs.run import Outcome
-from splitmix.runs.setup import Setup
-from splitmix.runtime.images import checked_images
-from splitmix.runtime.images import to_net
+from splitmix.core.width import Width, parse_width
+from splitmix.data.task import Task
+from splitmix.engines.simulator import default_workers
+from splitmix.runs.bundling import Packing, bundle_outcome
+from splitmix.runs.config import make_config
+from splitmix.runs.progress import terminal_watcher
+from splitmix.runs.records import Result
+from splitmix.runs.run import Outcome, Run, run_in_folder, stored_outcome
+from splitmix.runs.setup import Setup, set_up
+from splitmix.runtime.images import checked_images, to_net
 from splitmix.runtime.model import Model
 
 
@@ -61,7 +51,7 @@ class Trained:
         return self.method.widths
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result:
         return self.outcome.result
 
     def __call__(self, x: ArrayLike, width: Width | str | float = 1) -> Tensor:
@@ -78,8 +68,8 @@ class Trained:
 
     def bundle(self, out: str | Path, *, half: bool = False, calibrate: bool = False) -> Model:
         """Write a bundle for devices, and load it: a model with width and robustness to turn."""
-        wish = Wish("float16" if half else "float32", calibrate, image=self.setup.image)
-        return Model.load(bundle_outcome(self.setup.config, self.outcome, Path(out), wish).path)
+        packing = Packing("float16" if half else "float32", calibrate, image=self.setup.image)
+        return Model.load(bundle_outcome(self.setup.config, self.outcome, Path(out), packing).path)
 
 
 def train(
