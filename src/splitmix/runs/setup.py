@@ -12,32 +12,21 @@ from torch import nn
 
 from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
-from splitmix.core.method import Method
-from splitmix.core.method import local_objective
-from splitmix.core.net import Build
-from splitmix.core.net import Net
-from splitmix.core.objective import Objective
-from splitmix.core.objective import Trial
-from splitmix.core.objective import needs_of
-from splitmix.core.objective import trials_of
-from splitmix.core.rounds import SCHEDULES
-from splitmix.core.rounds import Federation
-from splitmix.core.types import Plan
-from splitmix.core.types import Setting
-from splitmix.core.types import Weights
-from splitmix.core.width import Width
-from splitmix.core.width import parse_width
-from splitmix.data.budgets import RoundBudgets
-from splitmix.data.budgets import check_budgets
-from splitmix.data.budgets import parse_budgets
+from splitmix.core.method import Method, local_objective
+from splitmix.core.net import Build, Net
+from splitmix.core.objective import Objective, Trial, needs_of, trials_of
+from splitmix.core.rounds import SCHEDULES, Federation
+from splitmix.core.types import Plan, Setting, Weights
+from splitmix.core.width import Width, parse_width
+from splitmix.data.budgets import RoundBudgets, check_budgets, parse_budgets
 from splitmix.data.task import Task
 from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator
-from splitmix.runs.config import Config
-from splitmix.objectives import find_objective
 from splitmix.methods import find_method
 from splitmix.nets import find_net
+from splitmix.objectives import find_objective
+from splitmix.runs.config import Config
 
 
 class ClientFacts(Protocol):
