@@ -29,7 +29,7 @@ import torch
 
 from splitmix.compare.costs import account_of, budget_costs
 from splitmix.core.files import write_atomically
-from splitmix.flower.site import SERVER, Node, Site, launch_forked, start_link, stop
+from splitmix.flower.site import SERVER, NodeProcess, Site, launch_forked, start_link, stop
 from splitmix.nets.cost import FLOAT
 from splitmix.runs.config import make_config
 from splitmix.runs.setup import set_up
@@ -168,7 +168,7 @@ def federation() -> Iterator[tuple[Site, list[Proxy]]]:
         site = start_link(path, tls=False)
         host, _, port = site.address.rpartition(":")
         proxies += [Proxy((host, int(port))) for _ in BUDGETS]
-        site = replace(site, nodes=tuple(Node(i, {"task": "mini", "budget": b}) for i, b in enumerate(BUDGETS)))
+        site = replace(site, nodes=tuple(NodeProcess(i, {"task": "mini", "budget": b}) for i, b in enumerate(BUDGETS)))
         site = launch_forked(site, [SERVER])
         for client, proxy in enumerate(proxies):
             threading.Thread(target=proxy.serve, daemon=True).start()

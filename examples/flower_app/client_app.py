@@ -1,12 +1,12 @@
 """Split-Mix on Flower, a client: say what you are, and do jobs on images that never leave you."""
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from splitmix.core.client import execute
 from splitmix.core.reproducible import one_thread
 from splitmix.flower.node import SOURCES, equip, introduce
-from splitmix.flower.wire import pack_answer, text_of, to_text, unpack_job
+from splitmix.flower.wire import pack_answer, pack_member, unpack_job, unpack_query
 
 app = ClientApp()
 
@@ -14,18 +14,18 @@ app = ClientApp()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Client number, budget, number of images and classes."""
-    member = introduce(text_of(message.content, "settings"), about(context))
-    return Message(RecordDict({"about": ConfigRecord({"member": to_text(member)})}), reply_to=message)
+    member = introduce(unpack_query(message.content), about(context))
+    return Message(pack_member(member), reply_to=message)
 
 
 @app.train()
 @app.evaluate()
 def work(message: Message, context: Context) -> Message:
     """Train the bases of a job and send them back, or count right answers."""
-    job, bases, settings = unpack_job(message.content)
-    bench = equip(settings, about(context))
+    job, bases, agreed = unpack_job(message.content)
+    tools = equip(agreed, about(context))
     with one_thread():  # the same bits on every machine
-        answer = execute(job, bench.net, bases, bench.data, bench.objective, {})
+        answer = execute(job, tools.net, bases, tools.data, tools.objective, {})
     return Message(pack_answer(job, answer), reply_to=message)
 
 

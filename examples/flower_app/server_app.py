@@ -6,10 +6,9 @@ from flwr.serverapp import Grid, ServerApp
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import score
 from splitmix.core.types import Question
-from splitmix.flower.engine import FlowerEngine
 from splitmix.flower.fleet import Fleet
-from splitmix.flower.node import Settings
-from splitmix.flower.server import remote_setup
+from splitmix.flower.server import client_count, remote_engine, remote_setup
+from splitmix.flower.wire import Agreement
 from splitmix.runs.config import make_config
 
 app = ServerApp()
@@ -21,13 +20,12 @@ def main(grid: Grid, context: Context) -> None:
     config = make_config({"clip": 5.0, **context.run_config, "norm": "tracked"})
 
     # who is there: each node is asked for its client number, budget, and how many images it has
-    fleet = Fleet(grid, Settings(config).text(), count=config.clients)
+    fleet = Fleet(grid, Agreement(config).text(), client_count(config))
     fleet.gather(wait=120)
 
     # net, method, budgets, learning rates: all that follows from the settings
     setup = remote_setup(config, fleet)
-    settings = Settings(setup.config, setup.task.classes, setup.task.net).text()
-    engine = FlowerEngine(fleet, setup.net, setup.method.layout, setup.budgets, settings)
+    engine = remote_engine(setup, fleet)
 
     # the rounds: a client receives and returns only the bases that it trains
     weights = federate(

@@ -12,12 +12,12 @@ from flwr.common.constant import ErrorCode
 
 from helpers.flower_nodes import JOBS, TOYS, message_of, toy_engine, toy_fleet, toy_member
 from helpers.toys import METHOD, PLAN, bases, to_bytes, toy_federation, toy_run, toy_simulator, toy_weights
+from splitmix.core.admission import Rejected
 from splitmix.core.errors import UserError
 from splitmix.core.rounds import federate
 from splitmix.core.types import Missing, Profile, Train, Update
 from splitmix.core.width import Width
-from splitmix.flower.fleet import from_file, to_file
-from splitmix.flower.wire import Garbled
+from splitmix.flower.server import ROSTER, read_roster, roster_text
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -95,7 +95,7 @@ def test_a_rude_answer_is_handed_on_for_the_door_to_refuse():
     fleet, grid, _ = toy_fleet()
     fleet.gather(1)
     grid.tamper = lambda node, reply: Message(RecordDict(), reply_to=message_of(reply)) if node == 100 else reply
-    assert isinstance(next(iter(toy_engine(fleet).run(toy_weights(), train_all()))), Garbled)
+    assert isinstance(next(iter(toy_engine(fleet).run(toy_weights(), train_all()))), Rejected)
 
 
 def test_a_client_may_come_back_as_another_node():
@@ -205,6 +205,8 @@ def test_who_comes_later_gets_a_budget_that_the_run_knows():
     assert notes[-1] == "a node is not used: its budget is 1/8, the run began with 1/4 or more"
 
 
-def test_members_are_written_and_read_back():
+def test_members_are_written_and_read_back(tmp_path):
     members = {client: toy_member(client) for client in range(4)}
-    assert from_file(to_file(members), 4) == members
+    (tmp_path / ROSTER).write_text(roster_text(members))
+    assert read_roster(tmp_path, 4) == members
+    assert read_roster(tmp_path, 3) == {}  # not of this run

@@ -18,9 +18,9 @@ from splitmix.core.rounds import Federation, federate
 from splitmix.core.score import score
 from splitmix.core.types import Question
 from splitmix.core.width import Width
-from splitmix.flower.apps import Bench, client_app
-from splitmix.flower.fleet import Fleet, Member
-from splitmix.flower.wire import pack_bases, unpack_bases
+from splitmix.flower.fleet import Fleet
+from splitmix.flower.node import Equipment, client_app
+from splitmix.flower.wire import Member, pack_bases, unpack_bases
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -91,7 +91,7 @@ def crowd_run(tamper=None, *, without=None):
         return Member(client, size, size, size, 3, (6, 6, 1), "toys", "tiny", budget)
 
     net, reports = toy_simulator().net, []
-    app = client_app(introduce, lambda text, node: Bench(net, Plain(), CROWD.data(node["client"])))
+    app = client_app(introduce, lambda text, node: Equipment(net, Plain(), CROWD.data(node["client"])))
     grid = LocalGrid(app, {100 + client: {"client": client} for client in range(8) if client != without})
     pull = grid.pull_messages
     grid.pull_messages = lambda keys: [reply for reply in pull(keys) for _ in range(2)]

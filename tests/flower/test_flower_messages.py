@@ -18,12 +18,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from helpers.flower_nodes import JOBS
 from helpers.toys import LAYOUT, bases, to_bytes, toy_simulator, toy_weights
 from splitmix.attacks.pgd import PGD
+from splitmix.core.admission import Rejected
 from splitmix.core.client import parts_of
 from splitmix.core.parts import cut
 from splitmix.core.types import Part, Plan, Tally, Train, Update
 from splitmix.core.width import Width
 from splitmix.flower.wire import (
-    Garbled,
     from_text,
     pack_answer,
     pack_bases,
@@ -164,7 +164,7 @@ SPOILED = {
 @pytest.mark.parametrize("change", SPOILED.values(), ids=SPOILED.keys())
 def test_what_cannot_be_read_is_told_apart_from_an_answer(change):
     found = unpack_answer(JOBS[0], spoiled(change), 1 << 20)
-    assert isinstance(found, Garbled)
+    assert isinstance(found, Rejected)
     assert found.reason
 
 

@@ -8,9 +8,10 @@ from helpers.flower_grid import LocalGrid
 from helpers.toys import LAYOUT, PLAN, Plain, ToyClients, bases, toy_simulator
 from splitmix.attacks.pgd import PGD
 from splitmix.core.types import Calibrate, Question, Score, Train
-from splitmix.flower.apps import Bench, client_app
 from splitmix.flower.engine import FlowerEngine
-from splitmix.flower.fleet import Fleet, Member
+from splitmix.flower.fleet import Fleet
+from splitmix.flower.node import Equipment, client_app
+from splitmix.flower.wire import Member
 
 TOYS = ToyClients()
 JOBS = [
@@ -30,7 +31,7 @@ def toy_app():
     net = toy_simulator().net
     return client_app(
         lambda text, node: replace(toy_member(node["client"]), **node.get("says", {})),
-        lambda text, node: Bench(net, Plain(), TOYS.data(node["client"])),
+        lambda text, node: Equipment(net, Plain(), TOYS.data(node["client"])),
         attacks=(PGD,),
     )
 

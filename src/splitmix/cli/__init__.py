@@ -82,7 +82,7 @@ def train(
     as_json
         Print the result as JSON.
     """
-    from splitmix.cli.flower import Elsewhere, train_elsewhere
+    from splitmix.cli.flower import RemoteClients, train_remotely
     from splitmix.report.run_page import write_report
     from splitmix.runs.config import read_config, read_settings
     from splitmix.runs.progress import Board, terminal_watcher
@@ -92,8 +92,8 @@ def train(
     count, on, root = machine.processes(), machine.checked_device(), machine.data_root
     command = shlex.join(["splitmix", *sys.argv[1:]])
     if engine != "simulator":
-        where = Elsewhere(engine, state, deadline, count, root)
-        folder = train_elsewhere(where, read_settings(source, option or ()), out, resume=resume, command=command)
+        where = RemoteClients(engine, state, deadline, count, root)
+        folder = train_remotely(where, read_settings(source, option or ()), out, resume=resume, command=command)
     else:
         config = read_config(source, option or ())
         setup = set_up(config, root=root)

@@ -1,10 +1,11 @@
 """Commands for a federation on Flower: start one on this machine, look at it, stop it, or be one of its nodes."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -15,7 +16,7 @@ from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 
 if TYPE_CHECKING:
-    from splitmix.flower.server import Terms
+    from splitmix.flower.server import Order
     from splitmix.flower.site import Site
     from splitmix.runs.config import Config
 
@@ -29,7 +30,6 @@ STATE = Path(".flower")
 BUDGETS = "1/8 1/4 1/2 1"
 ENGINES = ("simulator", "flower", "ray")
 MISTAKE = "splitmix: "  # how the server begins a line that tells the user's mistake
-WAIT = 120.0  # seconds for nodes to connect
 STRANGERS = 5.0  # `clip` unless the user sets it: nodes may be anybody's
 State = Annotated[Path, Parameter(name="--state")]
 
@@ -108,7 +108,7 @@ def status(*, state: State = STATE, as_json: Json = False) -> None:
     from splitmix.report.tables import Column
 
     columns = [Column(key, key, number=key == "pid") for key in ("what", "client", "holds", "pid", "running")]
-    show_rows(f"Federation in {state}", columns, describe(read_site(state)), as_json)
+    show_rows(f"Federation in {state}", columns, [vars(row) for row in describe(read_site(state))], as_json)
 
 
 @flower.command
@@ -210,17 +210,17 @@ def node(
         Talk to the SuperLink without encryption.
     """
     need_flower()
-    from splitmix.flower.node import Link, be_node
+    from splitmix.flower.forking import SuperLink, be_node
 
     check_encryption(root_certificates, insecure)
     given = {"budget": budget, "data": data, "loader": loader, "task": task, "data-root": data_root}
     config: dict[str, object] = {"partition-id": client, "num-partitions": clients}
     config |= {name: str(value) for name, value in given.items() if value is not None}
-    be_node(config, Link(superlink, root_certificates, key))
+    be_node(config, SuperLink(superlink, root_certificates, key))
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteClients:
     """Clients that `splitmix train` does not simulate itself: where they are, and how long it waits for them."""
 
     engine: str
@@ -230,36 +230,40 @@ class Elsewhere:
     data_root: Path | None
 
 
-def train_elsewhere(where: Elsewhere, given: dict[str, Any], out: Path | None, *, resume: bool, command: str) -> Path:
+def train_remotely(
+    where: RemoteClients, given: Mapping[str, object], out: Path | None, *, resume: bool, command: str
+) -> Path:
     """Train on Flower, or on its simulation; returns the run's folder."""
     if where.engine not in ENGINES:
         raise unknown("engine", where.engine, ENGINES)
     if not 0 < where.deadline < float("inf"):
         raise UserError(f"--deadline {where.deadline:g} is no time to answer in; give seconds above 0")
     need_flower()
-    from splitmix.flower.server import Share, Terms, check_config, train_on_ray
+    from splitmix.flower.server import Order, client_count
+    from splitmix.flower.simulation import train_on_ray
     from splitmix.flower.site import read_site
     from splitmix.runs.config import make_config
     from splitmix.runs.progress import terminal_watcher
 
-    terms = Terms(where.deadline, WAIT)
     if where.engine == "ray":
         config = make_config(given)
-        folder, share = out or default_folder(config), Share(where.workers, where.data_root)
-        train_on_ray(config, folder, terms, share, resume, [terminal_watcher()], command)
-        return folder
+        order = Order(config, out or default_folder(config), resume, command, where.deadline)
+        train_on_ray(order, [terminal_watcher()], workers=where.workers, root=where.data_root)
+        return order.out
     site = read_site(where.state)
     if site.nodes:  # we know them
         budgets = [node.config["budget"] for node in site.nodes]
         given = {"clients": site.clients, "budgets": {"name": "each", "widths": budgets}, **given}
     config = make_config({"clip": STRANGERS, **given})
-    check_config(config)
+    client_count(config)
     folder = out or default_folder(config)
-    submit(site, config, folder, terms, resume=resume, command=command)
+    submit(site, Order(config, folder.resolve(), resume, command, where.deadline))
+    if not (folder / "result.json").exists():
+        raise UserError(f"the run in '{folder}' ended early; see the SuperLink's log, then go on with --resume")
     return folder
 
 
-def submit(site: "Site", config: "Config", folder: Path, terms: "Terms", *, resume: bool, command: str) -> None:
+def submit(site: "Site", order: "Order") -> None:
     """Hand the run to the SuperLink, and print what its server says."""
     from splitmix.flower.submit import follow
 
@@ -272,15 +276,11 @@ def submit(site: "Site", config: "Config", folder: Path, terms: "Terms", *, resu
         elif not mistakes:  # what follows is of no use to a user
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    given: dict[str, str | float | bool] = {"deadline": terms.deadline, "wait": terms.wait, "resume": resume}
-    given |= {"config": config.model_dump_json(), "out": str(folder.resolve()), "command": command}
-    follow(site, given, tell)
+    follow(site, order, tell)
     if mistakes:
         raise UserError(mistakes[0])
-    if not folder.exists():
-        raise UserError(f"the run's folder is not on this machine; look for {folder.resolve()} on the SuperLink's")
-    if not (folder / "result.json").exists():
-        raise UserError(f"the run in '{folder}' ended early; see the SuperLink's log, then go on with --resume")
+    if not order.out.exists():
+        raise UserError(f"the run's folder is not on this machine; look for {order.out} on the SuperLink's")
 
 
 def default_folder(config: "Config") -> Path:

@@ -5,39 +5,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from splitmix.core.errors import UserError
-from splitmix.core.width import Width, parse_width
-from splitmix.flower.wire import from_text, text_of, to_text
+from splitmix.core.width import Width
+from splitmix.flower.wire import Member, pack_query, unpack_member
 
 log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between two looks for replies
 LOOK = 3.0  # seconds between two looks at who is still there
-SPARE = 60.0  # seconds for which the link keeps a message after we no longer wait for it
+AFTER = 60.0  # seconds for which the link keeps a message after we no longer wait for it
 LOST = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 
 
 @dataclass(frozen=True)
-class Member:
-    """What a node says of the client that it is; it never sends an image."""
-
-    client: int
-    train: int  # images
-    val: int
-    test: int
-    classes: int
-    image: tuple[int, ...]
-    domain: str
-    net: str  # the net that its task is learnt with, if the run names none
-    budget: Width | None = None  # None: as the run's settings say
-
-
-@dataclass(frozen=True)
-class Letter:
-    """A message to be sent to a node."""
+class Errand:
+    """What a node is to be asked, in a message of its own."""
 
     node: int
     kind: str  # query, train or evaluate
@@ -46,7 +31,7 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Enquiry:
     """A node was asked who it is, some time ago; perhaps because a rival says that it is the same client."""
 
     node: int
@@ -63,7 +48,7 @@ class Fleet:
     """
 
     grid: Grid
-    settings: str  # of the run, as JSON, for nodes to prepare themselves
+    agreed: str  # the run's agreement, as text, for nodes to prepare themselves
     count: int
     deadline: float = 600.0  # seconds until an answer is late
     note: Callable[[str], None] = log.warning
@@ -71,7 +56,7 @@ class Fleet:
     nodes: dict[int, int] = field(default_factory=dict)
     classes: int = 0  # of all who were there at the beginning
     budgets: Collection[Width] = ()  # what the run was begun with; empty: it was not yet
-    _asked: dict[str, Asked] = field(default_factory=dict, init=False)  # by message
+    _asked: dict[str, Enquiry] = field(default_factory=dict, init=False)  # by message
     _refused: set[int] = field(default_factory=set, init=False)
     _why: str = field(default="", init=False)  # the last was
 
@@ -117,14 +102,12 @@ class Fleet:
         """The nodes that are connected now."""
         return set(self.grid.get_node_ids())
 
-    def exchange(self, letters: Iterable[Letter]) -> Iterator[tuple[int, RecordDict | str]]:
-        """Send letters; each comes back once, with its place among them: what was replied, or why nothing was."""
-        pending: dict[str, int] = {}
-        nodes: list[int] = []
-        for place, letter in enumerate(letters):  # only now is it made, and only one is in memory at a time
-            nodes.append(letter.node)
-            if key := self._post(letter):
-                pending[key] = place
+    def exchange(self, errands: Iterable[tuple[int, Errand]]) -> Iterator[tuple[int, RecordDict | str]]:
+        """Send errands, each with its place; each comes back once: what was replied, or why nothing was."""
+        pending: dict[str, tuple[int, int]] = {}  # place and node, by message
+        for place, errand in errands:  # only now is it made, and only one is in memory at a time
+            if key := self._post(errand):
+                pending[key] = place, errand.node
             else:
                 yield place, "not connected"
         end, look = monotonic() + self.deadline, monotonic() + LOOK
@@ -132,30 +115,29 @@ class Fleet:
             for reply in self.grid.pull_messages(list(pending)):
                 arrived = pending.pop(reply.metadata.reply_to_message_id, None)
                 if arrived is not None:  # else it is a second reply
-                    yield arrived, reply.content if reply.has_content() else complaint(reply)
+                    yield arrived[0], reply.content if reply.has_content() else complaint(reply)
             if monotonic() > look:
                 look, there = monotonic() + LOOK, self.there()
-                for key in [key for key, place in pending.items() if nodes[place] not in there]:
-                    yield pending.pop(key), "died"
+                for key in [key for key, (_, node) in pending.items() if node not in there]:
+                    yield pending.pop(key)[0], "died"
             sleep(POLL if pending else 0)
-        for place in pending.values():
+        for place, _ in pending.values():
             yield place, "late"
 
     def _asked_before(self, moment: float) -> bool:
         """Whether a node that was asked by then may still say who it is."""
         return any(asked.since < moment for asked in self._asked.values())
 
-    def _post(self, letter: Letter) -> str | None:
-        """Hand a letter to the link; None if it knows no such node."""
-        message = Message(letter.content, letter.node, letter.kind, ttl=self.deadline + SPARE, group_id=letter.group)
+    def _post(self, errand: Errand) -> str | None:
+        """Hand a message to the link; None if it knows no such node."""
+        message = Message(errand.content, errand.node, errand.kind, ttl=self.deadline + AFTER, group_id=errand.group)
         return next(iter(self.grid.push_messages([message])), None) or None
 
     def _ask(self, node: int, rival: tuple[int, Member] | None = None) -> None:
-        content = RecordDict({"about": ConfigRecord({"settings": self.settings})})
-        if key := self._post(Letter(node, "query", content)):
-            self._asked[key] = Asked(node, monotonic(), rival)
+        if key := self._post(Errand(node, "query", pack_query(self.agreed))):
+            self._asked[key] = Enquiry(node, monotonic(), rival)
 
-    def _hear(self, asked: Asked, reply: Message, there: set[int]) -> None:
+    def _hear(self, asked: Enquiry, reply: Message, there: set[int]) -> None:
         """A node has said who it is, or the link says in its place that it is away."""
         if not reply.has_content() and reply.error.code in LOST:  # if it comes back, it is asked anew
             return self._admit(*asked.rival) if asked.rival else None
@@ -164,7 +146,7 @@ class Fleet:
         try:
             if not reply.has_content():
                 raise ValueError(complaint(reply))
-            member = checked(from_text(text_of(reply.content, "member"), [Member]), self.count)
+            member = unpack_member(reply.content, self.count)
         except ValueError as error:
             return self._refuse(asked.node, str(error))
         before = self.nodes.get(member.client)
@@ -200,31 +182,3 @@ def complaint(reply: Message) -> str:
     """Why a node could not do what it was asked, in a few words."""
     words = " ".join((reply.error.reason or "").split()) or "failed"
     return (words.partition(":<'")[2].removesuffix("'>") or words)[:300]  # Flower writes <class 'X'>:<'reason'>
-
-
-def checked(member: Member, count: int) -> Member:
-    """A member whose words make sense."""
-    if not 0 <= member.client < count:
-        raise ValueError(f"it is client {member.client}, but the run has clients 0 to {count - 1}")
-    if not (2 <= member.train < 10**9 and 0 <= member.val < 10**9 and 0 <= member.test < 10**9):
-        raise ValueError(f"client {member.client} says that it has {member.train} training images")
-    if (
-        not 1 <= member.classes < 10**6
-        or len(member.image) not in (1, 3)
-        or not all(0 < n < 10**5 for n in member.image)
-    ):
-        raise ValueError(f"client {member.client} says that its images are {member.image[:3]}")
-    if member.budget is not None:
-        parse_width(member.budget)
-    return replace(member, domain="".join(c if c.isprintable() else "?" for c in member.domain)[:60])
-
-
-def to_file(members: dict[int, Member]) -> str:
-    """All members, a line of JSON each."""
-    return "".join(to_text(members[client]) + "\n" for client in sorted(members))
-
-
-def from_file(text: str, count: int) -> dict[int, Member]:
-    """Members that were written to a file."""
-    members = [checked(from_text(line, [Member]), count) for line in text.splitlines()]
-    return {member.client: member for member in members}

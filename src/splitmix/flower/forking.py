@@ -1,7 +1,13 @@
-"""Warm processes: Flower starts a new one for every message and every run, and ours have all imports done already.
+"""Forking: the processes of a federation, as copies of one that has everything imported.
 
-Flower lets somebody else start those processes (`--isolation process`). Here that is a process which forks, so that a
-message costs a few hundredths of a second instead of several for importing PyTorch and Flower.
+Flower starts a new Python process for every message and every run, and importing PyTorch and Flower takes it several
+seconds. But it also lets somebody else start them (`--isolation process`): a process of ours, which has imported all
+that an app needs, asks the SuperNode or SuperLink for tasks, and forks itself for each. A message then costs a few
+hundredths of a second. A federation on one machine is forked from one such process, too: a SuperNode for each client,
+and what starts servers.
+
+python -m splitmix.flower.forking FOLDER NAME...    a name is `server`, or the number of a client;
+                                                    prints the name and the process of each
 """
 
 import ctypes
@@ -26,6 +32,9 @@ from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 from httpx import HTTPError
 
 from splitmix.core.errors import UserError
+from splitmix.flower import server  # noqa: F401  (what a forked server needs)
+from splitmix.flower.node import NodeConfig, Said, import_all
+from splitmix.flower.site import SERVER, Site, free_port, is_running, read_site
 
 POLL = 0.3  # seconds between two looks for work
 PAUSE = 10.0  # seconds until a SuperNode that failed is started again
@@ -35,6 +44,66 @@ APPS: dict[TaskType, Callable[[], None]] = {
     TaskType.CLIENT_APP: flwr_clientapp,
     TaskType.SERVER_APP: flwr_serverapp,
 }
+
+
+def main(folder: str, *names: str) -> None:
+    """Fork what is named of the federation that a folder knows."""
+    site = read_site(Path(folder))
+    import_all()
+    for name in names:
+        pid = os.fork()
+        if pid == 0:
+            live(site, name)
+        print(name, pid, flush=True)
+
+
+def live(site: Site, name: str) -> NoReturn:
+    """Become what is named, with a log, in a session of its own."""
+    try:
+        os.setsid()
+        file = site.log(name if name == SERVER else f"node-{name}")
+        log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        authority = site.authority if site.tls else None
+        if name == SERVER:
+            execute_tasks(TaskType.SERVER_APP, site.address, site.link, lambda: is_running(site.link), authority)
+        else:
+            client = int(name)
+            said = {"partition-id": client, "num-partitions": site.clients, **site.nodes[client].config}
+            be_node(said, SuperLink(site.address, authority, site.key(client) if site.tls else None))
+    except Exception as error:  # the log is all that a user will see
+        print(f"splitmix: {error}", file=sys.stderr)
+    finally:
+        leave(1)
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """How a node reaches the SuperLink; without certificates, the connection is not encrypted."""
+
+    address: str
+    root_certificates: Path | None = None
+    key: Path | None = None  # private, by which the SuperLink knows the node
+
+
+def be_node(said: Said, link: SuperLink) -> None:
+    """Be a SuperNode with this configuration until a signal ends it, or it is turned away.
+
+    All is imported and read before the first job.
+    """
+    NodeConfig.read(said).domains()
+    import_all()
+    if sys.platform != "linux":
+        raise UserError("a node is run like this on Linux only; elsewhere start Flower's own flower-supernode")
+    quoted = {key: f'"{value}"' if isinstance(value, str) else value for key, value in said.items()}
+    words = ["--superlink", link.address, "--node-config", " ".join(f"{key}={value}" for key, value in quoted.items())]
+    words += ["--root-certificates", str(link.root_certificates)] if link.root_certificates else ["--insecure"]
+    words += ["--auth-supernode-private-key", str(link.key)] if link.key else []
+    port = free_port()
+    node = SuperNode([*words, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)])
+    node.start()
+    execute_tasks(TaskType.CLIENT_APP, f"127.0.0.1:{port}", os.getpid(), node.goes_on)
 
 
 @dataclass
@@ -73,20 +142,6 @@ class SuperNode:
         sleep(PAUSE)
         self.start()
         return True
-
-
-def run_supernode(arguments: Sequence[str], port: int) -> None:
-    """Be a SuperNode, with these arguments of `flower-supernode`, until a signal ends it or it is turned away."""
-    if sys.platform != "linux":
-        raise UserError("a node is run like this on Linux only; elsewhere start Flower's own flower-supernode")
-    node = SuperNode([*arguments, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)])
-    node.start()
-    execute_tasks(TaskType.CLIENT_APP, f"127.0.0.1:{port}", os.getpid(), node.goes_on)
-
-
-def execute_servers(address: str, link: int, authority: Path | None) -> None:
-    """Fork a server app for each run of a SuperLink, until that is gone."""
-    execute_tasks(TaskType.SERVER_APP, address, link, lambda: alive(link), authority)
 
 
 def execute_tasks(
@@ -133,14 +188,15 @@ def become(program: Callable[[], None], words: Sequence[str]) -> NoReturn:
     except SystemExit as left:
         code = int(left.code or 0)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # Flower's own threads would keep us
+        leave(code)
 
 
-def alive(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def leave(code: int) -> NoReturn:
+    """End a forked process at once: Flower's own threads would keep it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,73 +1,127 @@
-"""What a node brings to a run on Flower: its images, its budget, and a net and loss made from the run's settings."""
+"""A node: its images and budget, a net and loss made from the run's settings, and the Flower app that does its jobs."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from splitmix.attacks.pgd import PGD
+from splitmix.core.batches import ClientData
+from splitmix.core.client import execute
 from splitmix.core.errors import UserError
+from splitmix.core.net import Net
+from splitmix.core.objective import Objective
+from splitmix.core.reproducible import one_thread
 from splitmix.core.width import parse_width
 from splitmix.data.folder import read_folder
 from splitmix.data.task import Domain, Task, make_domain, make_task
 from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
-from splitmix.flower.apps import Bench, ClientApp, client_app
-from splitmix.flower.fleet import Member
-from splitmix.runs.config import Config, make_config
+from splitmix.flower.wire import Agreement, Member, pack_answer, pack_member, unpack_job, unpack_query
+from splitmix.runs.config import Config
 from splitmix.runs.setup import set_up
 
-Node = Mapping[str, Any]
+Said = Mapping[str, object]  # a node's configuration, as Flower hands it over
+Introduce = Callable[[str, Said], Member]  # (agreement, node) -> what the node is
+Equip = Callable[[str, Said], "Equipment"]  # (agreement, node) -> what the node works with
 SOURCES = ("task", "data", "loader")
-KEYS = (*SOURCES, "partition-id", "num-partitions", "budget", "data-root")
+
+
+class NodeConfig(BaseModel):
+    """A node's own configuration: one source of images, its number, and what it can train."""
+
+    model_config = ConfigDict(
+        alias_generator=lambda name: name.replace("_", "-"), coerce_numbers_to_str=True, extra="forbid", frozen=True
+    )
+
+    task: str | None = None  # a share of it, as the simulator deals it
+    data: str | None = None  # a folder
+    loader: str | None = None  # module:function
+    partition_id: int
+    num_partitions: int | None = None
+    budget: str | None = None  # None: as the run's settings say
+    data_root: str | None = None
+
+    @classmethod
+    def read(cls, said: Said) -> "NodeConfig":
+        """A configuration that names the node's number and one source of images."""
+        known = [field.alias for field in cls.model_fields.values()]
+        unknown = [key for key in said if key not in known]
+        if unknown:
+            raise UserError(
+                f"unknown key '{unknown[0]}' in the node's configuration; known: {', '.join(map(str, known))}"
+            )
+        if "partition-id" not in said:
+            raise UserError("the node's configuration has no partition-id; give it its number, from 0 on")
+        given = [key for key in SOURCES if key in said]
+        if len(given) != 1:
+            raise UserError(
+                f"the node's configuration names {' and '.join(given) or 'no images'}; give one of data=FOLDER (of "
+                ".npz files), loader=module:function or task=NAME"
+            )
+        try:
+            return cls.model_validate(said)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise UserError(f"{wrong['loc'][0]} of the node is {wrong['input']!r}: {wrong['msg']}") from None
+
+    def domains(self) -> tuple[Domain, ...]:
+        """The images that are on this node; none, if it has a share of a task."""
+        return _read_images(self.data, self.loader) if self.task is None else ()
+
+
+@cache
+def _read_images(data: str | None, loader: str | None) -> tuple[Domain, ...]:
+    if loader is None:
+        return read_folder(str(data))
+    module, _, function = loader.partition(":")
+    try:
+        made = getattr(import_module(module), function)()
+    except Exception as error:  # whatever the user's module raises
+        cause = str(error) or type(error).__name__
+        raise UserError(
+            f"the loader '{loader}' failed ({cause}); give module:function, a function of no arguments"
+        ) from error
+    return (make_domain(function, made),)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What server and clients of a run agree on; classes and net are known once the nodes have spoken."""
+class Equipment:
+    """What a client does its jobs with."""
 
-    config: Config
-    classes: int | None = None
-    net: str | None = None
-
-    def text(self) -> str:
-        return json.dumps({"config": self.config.model_dump(mode="json"), "classes": self.classes, "net": self.net})
-
-    @staticmethod
-    def read(text: str) -> "Settings":
-        said = json.loads(text)
-        return Settings(make_config(said["config"], own=("task",)), said["classes"], said["net"])
+    net: Net
+    objective: Objective
+    data: ClientData
 
 
-def introduce(text: str, node: Node) -> Member:
+def introduce(agreed: str, said: Said) -> Member:
     """What the server may know of a node: numbers, no image."""
-    client, task = held(Settings.read(text), node)
+    node = NodeConfig.read(said)
+    client, task = held(Agreement.read(agreed).config, node)
     mine = task.shards[client]
     sizes = (len(mine.train), len(mine.val), len(mine.test))
-    image = tuple(int(size) for size in task.train.images.shape[1:])
-    budget = parse_width(node["budget"]) if "budget" in node else None
-    return Member(client, *sizes, task.classes, image, mine.domain, task.net, budget)
+    budget = None if node.budget is None else parse_width(node.budget)
+    return Member(client, *sizes, task.classes, task.image, mine.domain, task.net, budget)
 
 
-def equip(text: str, node: Node) -> Bench:
+def equip(agreed: str, said: Said) -> Equipment:
     """All that the node's client needs to do a job."""
-    settings = Settings.read(text)
-    client, task = held(settings, node)
-    agreed = replace(task, classes=settings.classes or task.classes, net=settings.net or task.net)
-    setup = set_up(settings.config, task=agreed)
-    return Bench(setup.net, setup.objective, TaskClients(agreed, setup.budgets).data(client))
+    agreement = Agreement.read(agreed)
+    client, task = held(agreement.config, NodeConfig.read(said))
+    task = replace(task, classes=agreement.classes or task.classes, net=agreement.net or task.net)
+    setup = set_up(agreement.config, task=task)
+    return Equipment(setup.net, setup.objective, TaskClients(task, setup.budgets).data(client))
 
 
-def held(settings: Settings, node: Node) -> tuple[int, Task]:
+def held(config: Config, node: NodeConfig) -> tuple[int, Task]:
     """Which client a node is, and a task in which its own share is real; others' shares need not be."""
-    check_node(node)
-    config, client = settings.config, int(node["partition-id"])
-    count = int(node.get("num-partitions", config.clients or 0))
+    client, count = node.partition_id, node.num_partitions or config.clients or 0
     if config.clients != count:
         raise UserError(
             f"this node was started as one of {count} clients, but the run has {config.clients}; "
@@ -75,11 +129,10 @@ def held(settings: Settings, node: Node) -> tuple[int, Task]:
         )
     if not 0 <= client < count:
         raise UserError(f"this node's partition-id is {client}; give a number from 0 to {count - 1}")
-    if "task" in node:
-        return client, dealt(config, str(node["task"]), root_of(node))
-    task = make_task(
-        "nodes", domains_of(node), clients=1, partition="iid", val_ratio=config.val_ratio or 0.2, seed=config.seed
-    )
+    if node.task is not None:
+        return client, dealt(config, node.task, None if node.data_root is None else Path(node.data_root))
+    ratio = config.val_ratio or 0.2
+    task = make_task("nodes", node.domains(), clients=1, partition="iid", val_ratio=ratio, seed=config.seed)
     mine = task.shards[0]
     domain = task.domains[0] if len(task.domains) == 1 else mine.domain
     return client, replace(task, shards=tuple(replace(mine, domain=domain) for _ in range(count)))
@@ -93,85 +146,42 @@ def dealt(config: Config, name: str, root: Path | None) -> Task:
     return find_task(name, root=root, seed=config.seed, settings=settings)
 
 
-def warm_up() -> None:
+def import_all() -> None:
     """Have PyTorch import what it imports at the first use of an optimizer: a second and more."""
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
 
 
-@dataclass(frozen=True)
-class Link:
-    """How a node reaches the SuperLink; without certificates, the connection is not encrypted."""
+def client_app(introduce: Introduce, equip: Equip, attacks: Collection[type] = ()) -> ClientApp:
+    """A client that says what it is, and does jobs on its own images."""
+    app = ClientApp()
+    work = partial(do_job, equip, attacks)
 
-    address: str
-    root_certificates: Path | None = None
-    key: Path | None = None  # private, by which the SuperLink knows the node
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        member = introduce(unpack_query(message.content), context.node_config)
+        return Message(pack_member(member), reply_to=message)
 
-
-def be_node(node: Node, link: Link) -> None:
-    """Be a SuperNode with this configuration until a signal ends it; all is imported and read before the first job."""
-    from splitmix.flower.forking import run_supernode
-    from splitmix.flower.site import free_port
-
-    check_node(node)
-    if "task" not in node:
-        domains_of(node)
-    warm_up()
-    said = {key: f'"{value}"' if isinstance(value, str) else value for key, value in node.items()}
-    words = ["--superlink", link.address, "--node-config", " ".join(f"{key}={value}" for key, value in said.items())]
-    words += ["--root-certificates", str(link.root_certificates)] if link.root_certificates else ["--insecure"]
-    words += ["--auth-supernode-private-key", str(link.key)] if link.key else []
-    run_supernode(words, free_port())
+    app.train()(work)
+    app.evaluate()(work)
+    return app
 
 
-def domains_of(node: Node) -> tuple[Domain, ...]:
-    """The images that are on this node."""
-    return _read("data", str(node["data"])) if "data" in node else _read("loader", str(node["loader"]))
+def do_job(equip: Equip, attacks: Collection[type], message: Message, context: Context) -> Message:
+    """Work on one job, on one thread: then every machine and engine gives the same bits."""
+    job, download, agreed = unpack_job(message.content, attacks)
+    tools = equip(agreed, context.node_config)
+    with one_thread():
+        answer = execute(job, tools.net, download, tools.data, tools.objective, {})
+    return Message(pack_answer(job, answer), reply_to=message)
 
 
-@cache
-def _read(source: str, where: str) -> tuple[Domain, ...]:
-    if source == "data":
-        return read_folder(where)
-    module, _, function = where.partition(":")
-    try:
-        made = getattr(import_module(module), function)()
-    except Exception as error:  # whatever the user's module raises
-        cause = str(error) or type(error).__name__
-        raise UserError(
-            f"the loader '{where}' failed ({cause}); give module:function, a function of no arguments"
-        ) from error
-    return (make_domain(function, made),)
-
-
-def check_node(node: Node) -> None:
-    """A node names its number and one source of images."""
-    unknown = [key for key in node if key not in KEYS]
-    if unknown:
-        raise UserError(f"unknown key '{unknown[0]}' in the node's configuration; known: {', '.join(KEYS)}")
-    if "partition-id" not in node:
-        raise UserError("the node's configuration has no partition-id; give it its number, from 0 on")
-    given = [key for key in SOURCES if key in node]
-    if len(given) != 1:
-        raise UserError(
-            f"the node's configuration names {' and '.join(given) or 'no images'}; give one of data=FOLDER (of .npz "
-            "files), loader=module:function or task=NAME"
-        )
-
-
-def root_of(node: Node) -> Path | None:
-    return Path(str(node["data-root"])) if "data-root" in node else None
-
-
-def app_for(usual: Node) -> ClientApp:
+def app_for(usual: Said) -> ClientApp:
     """The client app, for nodes of which this is known besides what they say themselves."""
-
-    def introduced(text: str, node: Node) -> Member:
-        return introduce(text, {**usual, **node})
-
-    def equipped(text: str, node: Node) -> Bench:
-        return equip(text, {**usual, **node})
-
-    return client_app(introduced, equipped, attacks=(PGD,))
+    return client_app(
+        lambda agreed, node: introduce(agreed, {**usual, **node}),
+        lambda agreed, node: equip(agreed, {**usual, **node}),
+        attacks=(PGD,),
+    )
 
 
 app = app_for({})

@@ -1,24 +1,24 @@
 """A run on Flower, as the server sees it: who the nodes are, and the same steps as in the simulator."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width
 from splitmix.data.budgets import RoundBudgets, parse_budgets
-from splitmix.flower.apps import server_app
 from splitmix.flower.engine import FlowerEngine
-from splitmix.flower.fleet import Fleet, Grid, from_file, to_file
-from splitmix.flower.node import Settings, app_for
+from splitmix.flower.fleet import Fleet
+from splitmix.flower.wire import Agreement, Member, read_member, to_text
 from splitmix.runs.config import Config, make_config, read_toml
 from splitmix.runs.progress import Lines
-from splitmix.runs.records import MetricRow
 from splitmix.runs.run import Outcome, Watcher, run_in_folder
 from splitmix.runs.setup import Setup, set_up
 
@@ -26,44 +26,54 @@ ROSTER = "nodes.jsonl"  # in the run's folder: what each node said of itself
 
 
 @dataclass(frozen=True)
-class Terms:
-    """How long a run waits for its nodes, in seconds."""
+class Order:
+    """A run as it is handed to a server."""
 
-    deadline: float = 600.0  # for an answer to a job
-    wait: float = 120.0  # for nodes to connect before the first round
+    config: Config
+    out: Path  # the run's folder, on the server's machine
+    resume: bool = False
+    command: str = ""  # by which the user asked for it
+    deadline: float = 600.0  # seconds for an answer to a job
+    wait: float = 120.0  # seconds for nodes to connect before the first round
+
+    def text(self) -> str:
+        return TypeAdapter(Order).dump_json(self).decode()
+
+    @staticmethod
+    def read(text: str) -> "Order":
+        """An order whose settings were checked by who gave it; on what, only the nodes may know."""
+        said = json.loads(text)
+        return TypeAdapter(Order).validate_python({**said, "config": make_config(said["config"], own=("task",))})
 
 
-def run_on_grid(
-    grid: Grid,
-    config: Config,
-    out: Path,
-    terms: Terms,
-    resume: bool = False,
-    watchers: Sequence[Watcher] = (),
-    command: str = "",
-) -> Outcome | None:
+def run_on_grid(grid: Grid, order: Order, watchers: Sequence[Watcher] = ()) -> Outcome | None:
     """The run that the simulator would do, on the nodes of a grid."""
-    check_config(config)
+    config, out, count = order.config, order.out, client_count(order.config)
 
     def note(text: str) -> None:
         for watcher in watchers:
             watcher.note(text)
 
-    begun = resume and (out / "config.toml").exists()
-    members = known_members(out, config) if begun else {}
-    fleet = Fleet(grid, Settings(config).text(), cast(int, config.clients), terms.deadline, note, members)
+    begun = order.resume and (out / "config.toml").exists()
+    members = read_roster(out, count) if begun else {}
+    fleet = Fleet(grid, Agreement(config).text(), count, order.deadline, note, members)
     if begun:
         config = begun_config(out, config)
-        fleet.budgets = set(set_budgets(config).at(0))
-    fleet.gather(terms.wait)
+        fleet.budgets = set(set_budgets(config, count).at(0))
+    fleet.gather(order.wait)
     setup = remote_setup(config, fleet)
-    settings = Settings(setup.config, setup.task.classes, setup.task.net).text()
-    engine = FlowerEngine(fleet, setup.net, setup.method.layout, setup.budgets, settings)
-    roster = Roster(out, fleet)
-    return run_in_folder(setup, out, resume=resume, watchers=[*watchers, roster], command=command, engine=engine)
+    return run_in_folder(
+        setup,
+        out,
+        resume=order.resume,
+        watchers=[*watchers, RosterKeeper(out, fleet)],
+        command=order.command,
+        engine=remote_engine(setup, fleet),
+    )
 
 
-def check_config(config: Config) -> None:
+def client_count(config: Config) -> int:
+    """The number of clients, in settings that a run on Flower can have."""
     if config.clients is None:
         raise UserError("on Flower the number of clients must be given, such as -o clients=4: one for each node")
     if config.norm == "local":
@@ -71,6 +81,7 @@ def check_config(config: Config) -> None:
             "norm 'local' keeps norms on the clients between rounds, which nodes on Flower do not; "
             "choose norm 'post', 'batch' or 'tracked'"
         )
+    return config.clients
 
 
 def begun_config(out: Path, config: Config) -> Config:
@@ -81,16 +92,16 @@ def begun_config(out: Path, config: Config) -> Config:
 
 def true_config(config: Config, fleet: Fleet) -> Config:
     """The settings, with the budgets that nodes name themselves: methods build on them, and a record tells them."""
-    usual = set_budgets(config)
+    usual = set_budgets(config, fleet.count)
     budgets = RemoteBudgets(fleet, usual).at(0)
     if fleet.budgets or budgets == usual.at(0):
         return config
     return config.model_copy(update={"budgets": {"name": "each", "widths": [str(width) for width in budgets]}})
 
 
-def set_budgets(config: Config) -> RoundBudgets:
+def set_budgets(config: Config, count: int) -> RoundBudgets:
     """The budgets that the settings give."""
-    return parse_budgets(config.budgets, clients=cast(int, config.clients), seed=config.seed)
+    return parse_budgets(config.budgets, clients=count, seed=config.seed)
 
 
 def remote_setup(config: Config, fleet: Fleet) -> Setup:
@@ -101,6 +112,12 @@ def remote_setup(config: Config, fleet: Fleet) -> Setup:
     setup = set_up(config, task=task)
     fleet.budgets = fleet.budgets or set(setup.budgets.at(0))
     return replace(setup, budgets=RemoteBudgets(fleet, setup.budgets))
+
+
+def remote_engine(setup: Setup, fleet: Fleet) -> FlowerEngine:
+    """The engine of such a run, whose nodes know by now what all of them agree on."""
+    agreed = Agreement(setup.config, setup.task.classes, setup.task.net).text()
+    return FlowerEngine(fleet, setup.net, setup.method.layout, setup.budgets, agreed)
 
 
 @dataclass(frozen=True)
@@ -152,7 +169,7 @@ class RemoteBudgets:
 
 
 @dataclass
-class Roster:
+class RosterKeeper:
     """Keeps what the nodes said of themselves beside the run, so that a resumed run knows those who are away."""
 
     out: Path
@@ -162,10 +179,10 @@ class Roster:
     def begin(self, setup: Setup, start: int) -> None:
         self._write()
 
-    def round(self, row: MetricRow) -> None:
+    def round(self, row: object) -> None:
         self._write()
 
-    def scores(self, rows: Sequence[MetricRow]) -> None:
+    def scores(self, rows: object) -> None:
         """Scores change no roster."""
 
     def note(self, text: str) -> None:
@@ -175,61 +192,35 @@ class Roster:
         """All is written."""
 
     def _write(self) -> None:
-        text = to_file(self.fleet.members)
+        text = roster_text(self.fleet.members)
         if text != self.written:
             write_atomically(self.out / ROSTER, text.encode())
             self.written = text
 
 
-def known_members(out: Path, config: Config) -> dict[int, Any]:
+def roster_text(members: dict[int, Member]) -> str:
+    """All members, a line of JSON each."""
+    return "".join(to_text(members[client]) + "\n" for client in sorted(members))
+
+
+def read_roster(out: Path, count: int) -> dict[int, Member]:
+    """Who took part in a run; nobody, if that cannot be read."""
     try:
-        return from_file((out / ROSTER).read_text(), cast(int, config.clients))
+        members = [read_member(line, count) for line in (out / ROSTER).read_text().splitlines()]
     except (OSError, ValueError):
         return {}
+    return {member.client: member for member in members}
 
 
-def serve(grid: Grid, given: Mapping[str, Any]) -> None:
-    """What the server app does: `given` is the run configuration that `splitmix train` wrote."""
-    console = Console(width=200, color_system=None)
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Do the run that `splitmix train` ordered; a mistake of the user's is one line that it knows by its beginning."""
     try:
-        config = make_config(json.loads(str(given["config"])), own=("task",))
-        terms = Terms(float(given["deadline"]), float(given["wait"]))
-        out, command = Path(str(given["out"])), str(given["command"])
-        run_on_grid(grid, config, out, terms, bool(given["resume"]), [Lines(console)], command)
+        order = Order.read(str(context.run_config["order"]))
+        run_on_grid(grid, order, [Lines(Console(width=200, color_system=None))])
     except UserError as mistake:
         print(f"splitmix: {' '.join(str(mistake).split())}", flush=True)
         raise
-
-
-@dataclass(frozen=True)
-class Share:
-    """What of this machine Ray may use."""
-
-    workers: int = 1
-    root: Path | None = None  # folder of data sets
-
-
-def train_on_ray(
-    config: Config,
-    out: Path,
-    terms: Terms,
-    share: Share,
-    resume: bool = False,
-    watchers: Sequence[Watcher] = (),
-    command: str = "",
-) -> Outcome | None:
-    """The same run on Flower's simulation: nodes are played by Ray's workers, on many cores or a cluster."""
-    from splitmix.flower.simulation import simulate
-
-    if config.clients is None:  # all that the task has
-        config = config.model_copy(update={"clients": len(set_up(config, root=share.root).task.shards)})
-    root = {} if share.root is None else {"data-root": str(share.root.resolve())}
-    nodes = app_for({"task": config.task, **root})
-
-    def run(grid: Grid) -> Outcome | None:
-        return run_on_grid(grid, config, out, terms, resume, watchers, command)
-
-    return simulate(run, nodes, cast(int, config.clients), share.workers)
-
-
-app = server_app(serve)

@@ -1,17 +1,21 @@
 """Flower's own simulation: Ray's workers play the nodes, on the cores of this machine or of a cluster."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from splitmix.core.errors import UserError
+from splitmix.flower.node import app_for
+from splitmix.flower.server import Order, client_count, run_on_grid
+from splitmix.runs.run import Outcome, Watcher
+from splitmix.runs.setup import set_up
 
-Result = TypeVar("Result")
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -22,18 +26,21 @@ QUIET = {
 }
 
 
-def simulate(run: Callable[[Grid], Result], app: ClientApp, nodes: int, workers: int) -> Result:
-    """What `run` returns, given a grid of so many nodes; at most `workers` of them work at a time."""
+def train_on_ray(order: Order, watchers: Sequence[Watcher] = (), *, workers: int, root: Path | None) -> Outcome | None:
+    """A run whose nodes, one for each client of the task, are played by so many workers; `root` has the data sets."""
+    config = order.config
+    if config.clients is None:  # all that the task has
+        config = config.model_copy(update={"clients": len(set_up(config, root=root).task.shards)})
     if find_spec("ray") is None:
         raise UserError('Ray is not installed; pip install "splitmix[ray]"')
     from flwr.simulation import run_simulation
 
-    results: list[Result] = []
+    outcomes: list[Outcome | None] = []
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        results.append(run(grid))
+        outcomes.append(run_on_grid(grid, replace(order, config=config), watchers))
 
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     own = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers, "include_dashboard": False}
@@ -41,5 +48,6 @@ def simulate(run: Callable[[Grid], Result], app: ClientApp, nodes: int, workers:
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"log_to_driver": False, **own},
     }
-    run_simulation(server, app, nodes, backend_config=backend)
-    return results[0]
+    nodes = app_for({"task": config.task, **({} if root is None else {"data-root": str(root.resolve())})})
+    run_simulation(server, nodes, client_count(config), backend_config=backend)
+    return outcomes[0]

@@ -1,6 +1,5 @@
 """A federation on one machine: a SuperLink and SuperNodes as processes of their own, started, looked at and stopped."""
 
-import json
 import os
 import signal
 import socket
@@ -11,10 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import SystemRandom
 from time import monotonic, sleep
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
@@ -26,7 +27,7 @@ STOP = 15.0  # seconds until a process is killed
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeProcess:
     """A SuperNode: the client that it is, and its process."""
 
     client: int
@@ -43,7 +44,7 @@ class Site:
     tls: bool
     link: int = 0  # process of the SuperLink
     server: int = 0  # process that starts servers for it
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[NodeProcess, ...] = ()
 
     @property
     def home(self) -> Path:
@@ -64,20 +65,18 @@ class Site:
         return self.path / "tls" / f"node-{client}"
 
     def save(self) -> None:
-        said = {**asdict(self), "path": str(self.path)}
-        write_atomically(self.path / "site.json", json.dumps(said, indent=1).encode())
+        write_atomically(self.path / "site.json", TypeAdapter(Site).dump_json(self, indent=1))
 
 
 def read_site(path: Path) -> Site:
     """The federation that a folder knows."""
     try:
-        said = json.loads((path / "site.json").read_text())
-        nodes = tuple(Node(node["client"], node["config"], node["pid"]) for node in said["nodes"])
-        return Site(path.resolve(), said["address"], said["tls"], said["link"], said["server"], nodes)
+        return replace(TypeAdapter(Site).validate_json((path / "site.json").read_bytes()), path=path.resolve())
     except FileNotFoundError:
         raise UserError(f"there is no federation in '{path}'; start one with: splitmix flower up --nodes 4") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{path}' cannot be read ({error}); stop it by hand and remove the folder") from None
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise UserError(f"'{path}' cannot be read ({why}); stop it by hand and remove the folder") from None
 
 
 def start_link(path: Path, *, tls: bool) -> Site:
@@ -116,11 +115,11 @@ def launch_link(site: Site) -> Site:
 
 def revive(site: Site) -> Site:
     """Start whatever has died."""
-    alive = marked(site.path)
-    names = [] if {site.link, site.server} <= alive else [SERVER]  # it serves one SuperLink, and ends with it
-    if site.link not in alive:
+    running = marked(site.path)
+    names = [] if {site.link, site.server} <= running else [SERVER]  # it serves one SuperLink, and ends with it
+    if site.link not in running:
         site = launch_link(site)
-    return launch_forked(site, [*names, *(str(node.client) for node in site.nodes if node.pid not in alive)])
+    return launch_forked(site, [*names, *(str(node.client) for node in site.nodes if node.pid not in running)])
 
 
 def refuse_running(path: Path) -> None:
@@ -136,14 +135,14 @@ def start_nodes(site: Site, configs: Sequence[Mapping[str, str]]) -> Site:
 
         for client in range(len(configs)):
             flwr(site, "supernode", "register", str(make_node_key(site.key(client))), "local")
-    site = replace(site, nodes=tuple(Node(client, config) for client, config in enumerate(configs)))
+    site = replace(site, nodes=tuple(NodeProcess(client, config) for client, config in enumerate(configs)))
     return launch_forked(site, [SERVER, *map(str, range(len(configs)))])
 
 
 def launch_forked(site: Site, names: Sequence[str]) -> Site:
     """Start these, or start them again: the SuperNodes of clients by their numbers, and what starts servers."""
     site.save()
-    command = [sys.executable, "-m", "splitmix.flower.nursery", str(site.path), *names]
+    command = [sys.executable, "-m", "splitmix.flower.forking", str(site.path), *names]
     done = subprocess.run(command, env=environment(site), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"the nodes did not start: {' '.join(done.stderr.split())[-300:]}")
@@ -183,10 +182,17 @@ def marked(path: Path, variable: str = MARK) -> set[int]:
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and wanted in (process / "environ").read_bytes().split(b"\0"):
+            if wanted in (process / "environ").read_bytes().split(b"\0") and is_running(int(process.name)):
                 found.add(int(process.name))
     return found - {os.getpid()}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def reap(pids: set[int]) -> None:
@@ -271,16 +277,31 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses; below those that the system gives to outgoing connections, so that none takes it."""
+    for port in SystemRandom().sample(range(10_000, 32_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise UserError("no port is free on this machine; stop what else serves on it")
 
 
-def describe(site: Site) -> list[dict[str, Any]]:
-    """A row for each process that should be there."""
-    alive = marked(site.path)
-    rows = [{"what": "SuperLink", "client": "", "holds": site.address, "pid": site.link}] if site.link else []
-    for node in site.nodes:
-        holds = " ".join(f"{key}={value}" for key, value in node.config.items())
-        rows.append({"what": "SuperNode", "client": node.client, "holds": holds, "pid": node.pid})
-    return [{**row, "running": "yes" if row["pid"] in alive else "no"} for row in rows]
+@dataclass(frozen=True)
+class ProcessStatus:
+    """A process that should be there, and whether it is."""
+
+    what: str
+    client: int | str  # its number, for a node
+    holds: str
+    pid: int
+    running: str  # yes or no
+
+
+def describe(site: Site) -> list[ProcessStatus]:
+    """All processes that should be there."""
+    running = marked(site.path)
+
+    def row(what: str, client: int | str, holds: str, pid: int) -> ProcessStatus:
+        return ProcessStatus(what, client, holds, pid, "yes" if pid in running else "no")
+
+    nodes = [row("SuperNode", n.client, " ".join(f"{k}={v}" for k, v in n.config.items()), n.pid) for n in site.nodes]
+    return [*([row("SuperLink", "", site.address, site.link)] if site.link else []), *nodes]

@@ -4,7 +4,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from flwr import __version__ as flower
 
 from splitmix.core.errors import UserError
+from splitmix.flower.server import Order
 from splitmix.flower.site import Site, environment, flwr, program
 
-Given = Mapping[str, str | int | float | bool]
 FILES = {
     "server_app.py": '"""The server of a run."""\n\nfrom splitmix.flower.server import app\n\n__all__ = ["app"]\n',
     "client_app.py": '"""A client of a run."""\n\nfrom splitmix.flower.node import app\n\n__all__ = ["app"]\n',
@@ -37,19 +37,19 @@ serverapp = "server_app:app"
 clientapp = "client_app:app"
 
 [tool.flwr.app.config]
-{config}
+order = {order}
 """
 COLOUR = re.compile(r"\x1b\[\d+m")
 CHATTER = ("INFO", "WARNING", "DEBUG", "Using SuperLink", "Successfully")  # how Flower's own lines begin
 
 
-def follow(site: Site, given: Given, tell: Callable[[str], None]) -> None:
-    """Do a run with this configuration on a federation; what its server says is told line by line.
+def follow(site: Site, order: Order, tell: Callable[[str], None]) -> None:
+    """Have an order done on a federation; what its server says is told line by line.
 
     If the user stops us, the run is stopped too.
     """
     with TemporaryDirectory(prefix="splitmix-flower-") as folder:
-        write_app(Path(folder), given)
+        write_app(Path(folder), order)
         process = subprocess.Popen(
             [program("flwr"), "run", folder, "local", "--stream"],
             env={**environment(site), "PYTHONUNBUFFERED": "1"},
@@ -81,14 +81,9 @@ def follow(site: Site, given: Given, tell: Callable[[str], None]) -> None:
             raise UserError(f"the SuperLink at {site.address} did not take the run: {last[-300:] or 'no answer'}")
 
 
-def write_app(folder: Path, given: Given) -> None:
+def write_app(folder: Path, order: Order) -> None:
     """A Flower app of three files (and a licence, which Flower asks for)."""
-    config = "\n".join(f"{key} = {toml(value)}" for key, value in given.items())
-    (folder / "pyproject.toml").write_text(PROJECT.format(flower=flower, config=config))
-    for name, text in FILES.items():
-        (folder / name).write_text(text)
-
-
-def toml(value: str | int | float | bool) -> str:
-    """A value as TOML, where JSON and TOML agree."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = json.dumps(order.text(), ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON and TOML agree on the rest
+    (folder / "pyproject.toml").write_text(PROJECT.format(flower=flower, order=text))
+    for name, source in FILES.items():
+        (folder / name).write_text(source)

@@ -1,9 +1,12 @@
-"""Jobs and answers as Flower messages: JSON of which only known records are made, and an array record for each base."""
+"""All that travels, as Flower messages: JSON of which only known records are made, and an array record for each base.
+
+Whatever a client sends is read here, and nowhere else; what cannot be read is no answer.
+"""
 
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import cache
 from types import NoneType, UnionType
@@ -14,9 +17,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from splitmix.core.admission import Rejected
 from splitmix.core.client import parts_of
 from splitmix.core.errors import UserError
 from splitmix.core.types import Calibrate, Job, Part, Plan, Question, Score, Tally, Train, Update, Weights
+from splitmix.core.width import Width, parse_width
+from splitmix.runs.config import Config, make_config
 
 LONGEST = 1 << 20  # characters of one record
 
@@ -104,19 +110,76 @@ HEADER = 8  # bytes that tell how long the description is that begins a safetens
 
 
 @dataclass(frozen=True)
-class Garbled:
-    """An answer that cannot be read, and why."""
+class Member:
+    """What a node says of the client that it is; it never sends an image."""
 
-    reason: str
+    client: int
+    train: int  # images
+    val: int
+    test: int
+    classes: int
+    image: tuple[int, ...]
+    domain: str
+    net: str  # the net that its task is learnt with, if the run names none
+    budget: Width | None = None  # None: as the run's settings say
 
 
-def pack_job(job: Job, download: Weights, settings: str) -> RecordDict:
-    """A job, the bases it needs, and the settings of the run, without which a client cannot know its net."""
-    return pack_bases(parts_of(job), download, job=to_text(job), settings=settings)
+@dataclass(frozen=True)
+class Agreement:
+    """What server and clients of a run agree on; classes and net are known once the nodes have spoken."""
+
+    config: Config
+    classes: int | None = None
+    net: str | None = None
+
+    def text(self) -> str:
+        return json.dumps({"config": self.config.model_dump(mode="json"), "classes": self.classes, "net": self.net})
+
+    @staticmethod
+    def read(text: str) -> "Agreement":
+        said = json.loads(text)
+        return Agreement(make_config(said["config"], own=("task",)), said["classes"], said["net"])
+
+
+def pack_query(agreed: str) -> RecordDict:
+    """The question who a node is, in the run of an agreement."""
+    return RecordDict({"about": ConfigRecord({"settings": agreed})})
+
+
+def unpack_query(content: RecordDict) -> str:
+    return text_of(content, "settings")
+
+
+def pack_member(said: Member) -> RecordDict:
+    return RecordDict({"about": ConfigRecord({"member": to_text(said)})})
+
+
+def unpack_member(content: RecordDict, count: int) -> Member:
+    """Who a node says it is, if it can be one of so many clients."""
+    return read_member(text_of(content, "member"), count)
+
+
+def read_member(line: str, count: int) -> Member:
+    """A member whose words make sense, as it travels and as a run's folder keeps it: a line of JSON."""
+    said: Member = from_text(line, [Member])
+    if not 0 <= said.client < count:
+        raise ValueError(f"it is client {said.client}, but the run has clients 0 to {count - 1}")
+    if not (2 <= said.train < 10**9 and 0 <= said.val < 10**9 and 0 <= said.test < 10**9):
+        raise ValueError(f"client {said.client} says that it has {said.train} training images")
+    if not 1 <= said.classes < 10**6 or len(said.image) not in (1, 3) or not all(0 < n < 10**5 for n in said.image):
+        raise ValueError(f"client {said.client} says that its images are {said.image[:3]}")
+    if said.budget is not None:
+        parse_width(said.budget)
+    return replace(said, domain="".join(c if c.isprintable() else "?" for c in said.domain)[:60])
+
+
+def pack_job(job: Job, download: Weights, agreed: str) -> RecordDict:
+    """A job, the bases it needs, and the agreement of the run, without which a client cannot know its net."""
+    return pack_bases(parts_of(job), download, job=to_text(job), settings=agreed)
 
 
 def unpack_job(content: RecordDict, attacks: Collection[type] = ()) -> tuple[Job, Weights, str]:
-    """The job, its download, and the settings; `attacks` are the kinds of records that a question may hold."""
+    """The job, its download, and the agreement; `attacks` are the kinds of records that a question may hold."""
     job: Job = from_text(text_of(content, "job"), (*JOBS, *attacks))
     return job, unpack_bases(parts_of(job), content), text_of(content, "settings")
 
@@ -129,17 +192,17 @@ def pack_answer(job: Job, answer: Update | Tally) -> RecordDict:
     return pack_bases(parts_of(job), answer.weights, answer=said)
 
 
-def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally | Garbled:
+def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally | Rejected:
     """The answer to a job, if it can be read at all; of no more than `limit` bytes of tensors."""
     try:
         if size_of(content) > limit:
-            return Garbled(f"it is larger than {limit} bytes")
+            raise ValueError(f"it is larger than {limit} bytes")
         text = text_of(content, "answer")
         if isinstance(job, Score):
             return from_text(text, ANSWERS)
         return from_text(text, ANSWERS, weights=unpack_bases(parts_of(job), content), weight=1)
     except ValueError as error:
-        return Garbled(str(error)[:200])
+        return Rejected(job.client, "kind", str(error)[:200])
 
 
 def pack_bases(parts: Sequence[Part], weights: Weights, **said: str) -> RecordDict:
