@@ -1,4 +1,4 @@
-"""Commands for the paper's evidence: list its tables and figures, run them, report them."""
+"""The paper's tables and figures: list them, run them, report them."""
 
 import json
 from pathlib import Path
@@ -7,18 +7,17 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from splitmix.cli import app, say
 from splitmix.cli.compare import checked_seeds, make_bench, repeatable
 from splitmix.cli.options import HERE, Flag, Json, Machine, Numbers
+from splitmix.cli.output import say
 from splitmix.core.errors import UserError, unknown
 
-paper = App(name="paper", help="The paper's tables and figures: list them, run them, report them.")
-app.command(paper)
+app = App(name="paper", help=__doc__)
 
 Scale = Annotated[str, Parameter(help="paper (a GPU), cpu (two cores, real data) or smoke (a test).")]
 
 
-@paper.command(name="list")
+@app.command(name="list")
 def list_entries(*, scale: Scale = "cpu", out: Path | None = None, as_json: Json = False) -> None:
     """List every table and figure, what it takes, and how much of it is done.
 
@@ -56,7 +55,7 @@ def list_entries(*, scale: Scale = "cpu", out: Path | None = None, as_json: Json
     show(Table(f"The paper's tables and figures at the scale {scale}", columns, shown, caption), Console())
 
 
-@paper.command(name="run")
+@app.command(name="run")
 def run_entries(
     *names: str,
     scale: Scale = "cpu",
@@ -96,7 +95,7 @@ def run_entries(
     say(f"{len(jobs)} runs of {len(chosen)} entries are done; report them with: splitmix paper report --out {where}")
 
 
-@paper.command(name="report")
+@app.command(name="report")
 def report_entries(
     *,
     scale: Scale = "cpu",
@@ -131,7 +130,7 @@ def report_entries(
     say(f"Report: {files.page}; as Markdown: {files.markdown}; rows: {files.rows}")
 
 
-@paper.command(name="keep")
+@app.command(name="keep")
 def keep_runs(to: Path, *, scale: Scale = "cpu", out: Path | None = None) -> None:
     """Copy finished runs without their weights: all that a report needs, small enough for a repository.
 

@@ -1,26 +1,31 @@
 """Commands that set methods side by side: compare them over seeds, and tune each with the same effort."""
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
-from splitmix.cli import app, say
 from splitmix.cli.options import HERE, Json, Machine, Numbers, Option, Rates, Words
+from splitmix.cli.output import note, say, show_json, show_table
+from splitmix.compare.compare import Bench
+from splitmix.compare.compare import compare as compare_methods
+from splitmix.compare.contenders import parse_contenders, with_rates
+from splitmix.compare.page import as_json as comparison_rows
+from splitmix.compare.standings import cost_table, overview_table
+from splitmix.compare.tune import RATES, Grid
+from splitmix.compare.tune import tune as tune_methods
+from splitmix.compare.tuning import read_rates, tuning_table
 from splitmix.core.errors import UserError
-
-if TYPE_CHECKING:
-    from splitmix.compare.compare import Bench
+from splitmix.runs.config import make_config, read_settings
+from splitmix.runs.progress import terminal_watcher
 
 METHODS = ("splitmix", "heterofl", "sheterofl", "fedavg")
 
 
-@app.command
 def compare(
     source: str = "mini",
     /,
@@ -62,14 +67,6 @@ def compare(
     as_json
         Print the rows as JSON.
     """
-    from splitmix.compare import compare as comparing
-    from splitmix.compare.contenders import parse_contenders, with_rates
-    from splitmix.compare.page import as_json as rows
-    from splitmix.compare.standings import cost_table, overview_table
-    from splitmix.compare.tuning import read_rates
-    from splitmix.report.tables import show
-    from splitmix.runs.config import read_settings
-
     given = shared_settings(read_settings(source, option or ()), tuned is not None)
     contenders = parse_contenders(methods or METHODS)
     if tuned is not None:
@@ -77,18 +74,17 @@ def compare(
     bench = make_bench(machine)
     folder = out or default_folder("compare", given)
     with repeatable():
-        found = comparing.compare(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, bench)
+        found = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, bench)
     if as_json:
-        print(json.dumps(rows(found.entries, bench.command), indent=1))
+        show_json(comparison_rows(found.entries, bench.command))
         return
     for table in (overview_table(found.entries), cost_table(found.entries)):
-        show(table, Console())
+        show_table(table)
         say("")
     files = found.files
     say(f"Pictures and details: {files.page}; tables: {files.markdown.name}, {files.latex.name}, {files.rows.name}")
 
 
-@app.command
 def tune(
     source: str = "mini",
     /,
@@ -131,23 +127,17 @@ def tune(
     as_json
         Print the record as JSON.
     """
-    from splitmix.compare import tune as tuning
-    from splitmix.compare.contenders import parse_contenders
-    from splitmix.compare.tuning import tuning_table
-    from splitmix.report.tables import show
-    from splitmix.runs.config import read_settings
-
     given = shared_settings(read_settings(source, option or ()), True)
     if rounds is not None:
         given["rounds"] = rounds
-    grid = tuning.Grid(parse_contenders(methods or METHODS), checked_rates(rates), checked_seeds(seeds, (1,)))
+    grid = Grid(parse_contenders(methods or METHODS), checked_rates(rates), checked_seeds(seeds, (1,)))
     folder = out or default_folder("tune", given)
     with repeatable():
-        found = tuning.tune(given, grid, folder, make_bench(machine))
+        found = tune_methods(given, grid, folder, make_bench(machine))
     if as_json:
-        print(json.dumps(found, indent=1))
+        show_json(found)
         return
-    show(tuning_table(found), Console())
+    show_table(tuning_table(found))
     say(f"\nRecord: {folder / 'tuning.json'}; compare with these rates by: splitmix compare ... --tuned {folder}")
 
 
@@ -156,18 +146,13 @@ def shared_settings(given: dict[str, Any], rates: bool) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in ("method", "seed", *(["lr"] if rates else []))}
 
 
-def make_bench(machine: Machine) -> "Bench":
-    from splitmix.compare.compare import Bench
-    from splitmix.runs.progress import terminal_watcher
+def make_bench(machine: Machine) -> Bench:
+    """What many runs share: the machine, the command, and how they tell of themselves."""
 
     console = Console(stderr=True)
     command = shlex.join(["splitmix", *sys.argv[1:]])
-
-    def tell(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
     count, device = machine.processes(), machine.checked_device()
-    return Bench(count, device, machine.data_root, command, watch=lambda: [terminal_watcher(console)], say=tell)
+    return Bench(count, device, machine.data_root, command, watch=lambda: [terminal_watcher(console)], say=note)
 
 
 @contextmanager
@@ -182,13 +167,12 @@ def repeatable() -> Iterator[None]:
 
 def default_folder(kind: str, given: dict[str, Any]) -> Path:
     """A name made of the settings, so that the same command finds its folder again."""
-    from splitmix.runs.config import make_config
-
     config = make_config(given)
     return Path("runs") / f"{kind}-{Path(config.task).absolute().name}-{config.digest()[:8]}"
 
 
 def checked_seeds(seeds: Sequence[int] | None, default: Sequence[int]) -> list[int]:
+    """Seeds that can be, each once."""
     bad = [seed for seed in seeds or () if seed < 0]
     if bad:
         raise UserError(f"the seed {bad[0]} is below 0; give whole numbers from 0 on")
@@ -196,7 +180,7 @@ def checked_seeds(seeds: Sequence[int] | None, default: Sequence[int]) -> list[i
 
 
 def checked_rates(rates: Sequence[float] | None) -> list[float]:
-    from splitmix.compare.tune import RATES
+    """Learning rates that can be, each once."""
 
     bad = [rate for rate in rates or () if not 0 < rate < float("inf")]
     if bad:

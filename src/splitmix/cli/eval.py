@@ -1,25 +1,26 @@
 """The command that scores a finished run: at any width, at any dial, under attack."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console
-
-from splitmix.cli import app, say, show_rows
+from splitmix.attacks import find_attack
 from splitmix.cli.options import Flag, Json, Words, checked_workers
+from splitmix.cli.output import note, say, show_json, show_rows, show_table
 from splitmix.core.errors import UserError
+from splitmix.core.objective import Attack
 from splitmix.core.width import parse_dial, parse_width
+from splitmix.report.grid_page import WEAK, grid_table, masking_table
+from splitmix.report.run_page import write_report
+from splitmix.report.tables import Column, percent
+from splitmix.runs.config import parse_override
+from splitmix.runs.evaluate import FinishedRun, evaluate_run, open_run
+from splitmix.runs.grid import Sweep, measure_grid
+from splitmix.runs.masking import check_masking
+from splitmix.runs.progress import Countdown
+from splitmix.runs.records import write_record
 
-if TYPE_CHECKING:
-    from splitmix.core.objective import Attack
-    from splitmix.report.tables import Table
-    from splitmix.runs.evaluate import FinishedRun
-    from splitmix.runs.grid import Sweep
 
-
-@app.command(name="eval")
 def evaluate(
     run: Path,
     /,
@@ -80,10 +81,8 @@ def evaluate(
     as_json
         Print JSON.
     """
-    from splitmix.runs.evaluate import evaluate_run, open_run
-    from splitmix.runs.grid import Sweep
-
-    widths, dials, count = [parse_width(text) for text in width or ()], parse_dials(robust), checked_workers(workers)
+    widths, dials = [parse_width(text) for text in width or ()], [parse_dial(text) for text in robust or ()]
+    count = checked_workers(workers)
     if masking or attack or dials:
         sweep = Sweep(widths, dials, parse_attack(attack), images)
         opened = open_run(run, split=split, norm=norm, fixed=bool(masking or attack or any(dials)), root=data_root)
@@ -96,71 +95,41 @@ def evaluate(
     show_scores(run, rows, split, as_json)
 
 
-def parse_dials(given: list[str] | None) -> list[float]:
-    return [parse_dial(text) for text in given or ()]
-
-
-def parse_attack(given: str | None) -> "Attack | None":
+def parse_attack(given: str | None) -> Attack | None:
     """An attack by its name, or as {name=..., its own settings}."""
-    from splitmix.attacks import find_attack
-    from splitmix.runs.config import parse_override
-
     return None if given is None else find_attack(parse_override(f"attack={given}")[1])
 
 
-def measure_run(opened: "FinishedRun", sweep: "Sweep", workers: int, out: Path | None, as_json: bool) -> None:
+def measure_run(opened: FinishedRun, sweep: Sweep, workers: int, out: Path | None, as_json: bool) -> None:
     """Measure the grid of a run, keep it, and show it."""
-    from splitmix.report.grid_page import WEAK, grid_table
-    from splitmix.report.run_page import write_report
-    from splitmix.runs.grid import measure_grid
-    from splitmix.runs.progress import Countdown
-    from splitmix.runs.records import write_record
-
     with Countdown("answers of clients") as left:
         grid = measure_grid(opened, sweep, workers=workers, begin=left.begin, on_answer=left.step)
     path = out or opened.path / "grid.json"
     write_record(path, grid)
-    show_found(grid, grid_table(grid), as_json)
+    show_json(grid) if as_json else show_table(grid_table(grid))
     if grid["weak"]:
-        Console(stderr=True).print(f"warning: {WEAK}", style="yellow", highlight=False, soft_wrap=True)
+        note(f"warning: {WEAK}", style="yellow")
     page = write_report(opened.path)
     if not as_json:
         say(f"Grid: {path}; pictures: {page}")
 
 
-def check_run(opened: "FinishedRun", sweep: "Sweep", workers: int, out: Path | None, as_json: bool) -> None:
+def check_run(opened: FinishedRun, sweep: Sweep, workers: int, out: Path | None, as_json: bool) -> None:
     """Check a run for hidden gradients, keep what was found, and show it."""
-    from splitmix.report.grid_page import masking_table
-    from splitmix.report.run_page import write_report
-    from splitmix.runs.masking import check_masking
-    from splitmix.runs.progress import Countdown
-    from splitmix.runs.records import write_record
-
     if out is not None:
         raise UserError("--masking keeps what it finds in masking.json in the run's folder; leave out --out")
     with Countdown("answers of clients") as left:
         findings = check_masking(opened, sweep, workers=workers, begin=left.begin, on_answer=left.step)
     path = opened.path / "masking.json"
     write_record(path, findings)
-    show_found(findings, masking_table(findings), as_json)
+    show_json(findings) if as_json else show_table(masking_table(findings))
     page = write_report(opened.path)
     if not as_json:
         say(f"Checks: {path}; page: {page}")
 
 
-def show_found(found: Mapping[str, object], table: "Table", as_json: bool) -> None:
-    from splitmix.report.tables import show
-
-    if as_json:
-        print(json.dumps(found, indent=1))
-    else:
-        show(table, Console())
-
-
 def show_scores(run: Path, rows: Sequence[Mapping[str, Any]], split: str, as_json: bool) -> None:
     """A row per width, with the accuracy in each domain."""
-    from splitmix.report.tables import Column, percent
-
     flat = [{**row, **{f"in {name}": value for name, value in row["domains"].items()}} for row in rows]
     columns = [
         Column("width", "width"),

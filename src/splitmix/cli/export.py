@@ -1,14 +1,14 @@
 """The command that writes a bundle for other runtimes."""
 
-import json
 from pathlib import Path
 
-from splitmix.cli import app, say
 from splitmix.cli.options import Flag, Json, Words
+from splitmix.cli.output import say, show_json
 from splitmix.core.width import parse_dial, parse_width
+from splitmix.runtime.export import export_bases, export_mix
+from splitmix.runtime.model import Model
 
 
-@app.command
 def export(
     bundle: Path,
     /,
@@ -53,9 +53,6 @@ def export(
     as_json
         Print the files as JSON.
     """
-    from splitmix.runtime.export import export_bases, export_mix
-    from splitmix.runtime.model import Model
-
     widths = [parse_width(text) for text in width or ()]
     fixed = None if robust is None else parse_dial(robust)
     folder = out or bundle.with_name(f"{bundle.absolute().name.removesuffix('.bundle')}.export")
@@ -68,7 +65,7 @@ def export(
             for one in dict.fromkeys(widths or model.widths[-1:])
         ]
     if as_json:
-        print(json.dumps([{"path": str(m.path), "bytes": m.bytes, "difference": m.difference} for m in made], indent=1))
+        show_json([{"path": str(m.path), "bytes": m.bytes, "difference": m.difference} for m in made])
         return
     for file in made:
         say(f"{file.path}: {file.bytes / 1e6:.2f} MB, differs from the model by at most {file.difference:.0e}")

@@ -1,4 +1,4 @@
-"""Commands for a federation on Flower: start one on this machine, look at it, stop it, or be one of its nodes."""
+"""Real clients on a network, by Flower."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from splitmix.cli import app, say, show_rows
 from splitmix.cli.options import Flag, Json
+from splitmix.cli.output import say, show_rows
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 flower = App(
     name="flower",
-    help="Real clients on a network, by Flower.",
+    help=__doc__,
     help_epilogue="Example: splitmix flower up --nodes 4; splitmix train mini --engine flower; splitmix flower down",
 )
-app.command(flower)
 STATE = Path(".flower")
 BUDGETS = "1/8 1/4 1/2 1"
 ENGINES = ("simulator", "flower", "ray")

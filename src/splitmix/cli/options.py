@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import torch
 from cyclopts import Parameter
 
 from splitmix.core.errors import UserError, unknown
+from splitmix.engines.simulator import default_workers
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 Flag = Annotated[bool, Parameter(negative="")]
@@ -36,11 +38,11 @@ class Machine:
     data_root: Path | None = None
 
     def processes(self) -> int:
+        """How many client processes to start."""
         return checked_workers(self.workers)
 
     def checked_device(self) -> str:
-        import torch
-
+        """The device, if it is here."""
         if self.device not in ("cpu", "cuda"):
             raise unknown("device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -52,8 +54,19 @@ HERE = Machine()
 
 
 def checked_workers(workers: int | None) -> int:
-    from splitmix.engines.simulator import default_workers
-
+    """How many client processes to start: as given, or one per core."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers {workers} is too few; give 1 or more")
     return workers or default_workers()
+
+
+def parse_size(text: str, most: float = float("inf")) -> tuple[int, ...]:
+    """HEIGHTxWIDTHxCHANNELS as numbers.
+
+    >>> parse_size("32x32x3")
+    (32, 32, 3)
+    """
+    parts = text.split("x")
+    if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) <= most for part in parts):
+        raise UserError(f"'{text}' is not the size of an image; write HEIGHTxWIDTHxCHANNELS, such as 32x32x3")
+    return tuple(map(int, parts))

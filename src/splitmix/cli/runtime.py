@@ -1,16 +1,24 @@
 """Commands for a trained model on a device: bundle it, adapt it, plan its dial."""
 
-import json
 import sys
 from pathlib import Path
 
-from splitmix.cli import app, checked_image, say, show_rows
-from splitmix.cli.options import Flag, Json, Words
+from splitmix.cli.cost import image_size
+from splitmix.cli.options import Flag, Json, Words, parse_size
+from splitmix.cli.output import say, show_json, show_rows
 from splitmix.core.errors import UserError
 from splitmix.core.width import parse_width
+from splitmix.nets import find_net
+from splitmix.report.tables import Column, human
+from splitmix.runs.bundling import Packing, bundle_run
+from splitmix.runtime.images import read_images
+from splitmix.runtime.model import Model
+from splitmix.runtime.plan import Limits, bases_that_fit
+from splitmix.runtime.plan import plan as find_plan
+from splitmix.runtime.probe import device
+from splitmix.runtime.probe import probe as measure
 
 
-@app.command
 def bundle(
     run: Path,
     /,
@@ -47,13 +55,11 @@ def bundle(
     as_json
         Print the manifest as JSON.
     """
-    from splitmix.runs.bundling import Packing, bundle_run
-
-    size = parse_size(image) if image else ()
-    wish = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)
-    made = bundle_run(run, out or run.with_name(f"{run.absolute().name}.bundle"), wish)
+    size = parse_size(image, most=2048) if image else ()
+    packing = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)
+    made = bundle_run(run, out or run.with_name(f"{run.absolute().name}.bundle"), packing)
     if as_json:
-        print(json.dumps(made.manifest.model_dump(mode="json", by_alias=True), indent=1))
+        show_json(made.manifest.model_dump(mode="json", by_alias=True))
         return
     costs = made.manifest.costs
     say(
@@ -62,7 +68,6 @@ def bundle(
     )
 
 
-@app.command
 def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | None = None) -> None:
     """Adapt a bundle's norms to images of this device, without labels, and keep the result beside the bundle.
 
@@ -83,9 +88,6 @@ def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | Non
     out
         File of the calibration; default: calibration.safetensors in the bundle.
     """
-    from splitmix.runtime.images import read_images
-    from splitmix.runtime.model import Model
-
     if most < 1:
         raise UserError(f"--most {most} leaves no images; give 100 or more")
     model = Model.load(bundle)
@@ -96,7 +98,6 @@ def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | Non
     say(f"Calibrated on {len(images)} images: {file}; use it by Model.load({str(bundle)!r}, {given})")
 
 
-@app.command
 def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> None:
     """Measure time and memory of every width of a bundle on this device; remembered, so that `plan` is quick.
 
@@ -111,18 +112,14 @@ def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> Non
     as_json
         Print JSON.
     """
-    from splitmix.report.tables import Column, human
-    from splitmix.runtime import probe as probing
-    from splitmix.runtime.model import Model
-
     model = Model.load(bundle)
-    found = probing.probe(model, fresh=fresh)
+    found = measure(model, fresh=fresh)
     rows = [{**vars(row), "width": str(row.width), "macs": model.manifest.cost(row.width).macs} for row in found]
     columns = [
         *(Column("width", "width"), Column("ms", "ms", two_digits), Column("slow_ms", "slow ms", two_digits)),
         *(Column("mb", "MB", two_digits), Column("macs", "MACs", human)),
     ]
-    threads = probing.device()["threads"]
+    threads = device()["threads"]
     on = f"{threads} {'thread' if threads == 1 else 'threads'}"
     caption = (
         f"one image on {on}: what three runs in four exceed, and one in ten; "
@@ -131,7 +128,6 @@ def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> Non
     show_rows(f"{bundle} on this device", columns, rows, as_json, caption)
 
 
-@app.command
 def plan(
     bundle: Path,
     /,
@@ -184,16 +180,12 @@ def plan(
     as_json
         Print JSON.
     """
-    from splitmix.runtime.model import Model
-    from splitmix.runtime.plan import Limits
-    from splitmix.runtime.plan import plan as find
-
     if train:
         show_training(str(bundle), max_mb, atom, batch, as_json)
         return
-    found = find(Model.load(bundle), Limits(max_ms, max_mb, max_macs, min_clean, min_robust), prefer=prefer)
+    found = find_plan(Model.load(bundle), Limits(max_ms, max_mb, max_macs, min_clean, min_robust), prefer=prefer)
     if as_json:
-        print(json.dumps(found.record(), indent=1))
+        show_json(found.record())
     else:
         say(f"{str(found)[0].upper()}{str(found)[1:]}")
     if not found.fits:
@@ -202,18 +194,15 @@ def plan(
 
 def show_training(net: str, max_mb: float | None, atom: str, batch: int, as_json: bool) -> None:
     """How many bases a client can train at once."""
-    from splitmix.nets import find_net
-    from splitmix.runtime.plan import bases_that_fit
-
     if max_mb is None or not 0 < max_mb < float("inf"):
         raise UserError("--train needs the memory of the client; give --max-mb, such as --max-mb 16")
     if batch < 2:
         raise UserError(f"--batch {batch} is too small; norms need 2 images or more")
     base, build = parse_width(atom), find_net(net)
-    size = checked_image(net, build, None)
+    size = image_size(net, build, None)
     bases = bases_that_fit(build, base, size, max_mb=max_mb, batch=batch)
     if as_json:
-        print(json.dumps({"net": net, "atom": str(base), "batch": batch, "max_mb": max_mb, "bases": bases}, indent=1))
+        show_json({"net": net, "atom": str(base), "batch": batch, "max_mb": max_mb, "bases": bases})
     elif bases:
         say(
             f"In {max_mb:g} MB a client can train {bases} of {int(1 / base)} bases of {net}: a budget of {base * bases}"
@@ -225,12 +214,5 @@ def show_training(net: str, max_mb: float | None, atom: str, batch: int, as_json
 
 
 def two_digits(value: float) -> str:
+    """A number with two digits after the point."""
     return f"{value:.2f}"
-
-
-def parse_size(text: str) -> tuple[int, ...]:
-    """HEIGHTxWIDTHxCHANNELS as numbers."""
-    parts = text.split("x")
-    if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) <= 2048 for part in parts):
-        raise UserError(f"'{text}' is not the size of an image; write HEIGHTxWIDTHxCHANNELS, such as 32x32x3")
-    return tuple(map(int, parts))

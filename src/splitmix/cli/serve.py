@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 
-from splitmix.cli import app, say
+from splitmix.attacks.pgd import PGD
+from splitmix.cli.output import say
 from splitmix.core.errors import UserError
+from splitmix.runtime.bundle import packaged
+from splitmix.runtime.model import Model
 
 
-@app.command
 def serve(
     bundle: Path | None = None,
     /,
@@ -40,17 +42,14 @@ def serve(
     threads
         Predictions that run at the same time; default: one per core.
     """
-    try:
+    try:  # what serving needs is optional
         from splitmix.serve.app import make_app
+        from splitmix.serve.limits import Limits
         from splitmix.serve.server import address_of, bind, is_private, make_server, run
     except ImportError as missing:
         raise UserError(
             f'serving needs {missing.name}, which is not installed; run: pip install "splitmix[serve]"'
         ) from missing
-    from splitmix.attacks.pgd import PGD
-    from splitmix.runtime.bundle import packaged
-    from splitmix.runtime.model import Model
-    from splitmix.serve.limits import Limits
 
     if not 0 <= rate < float("inf"):
         raise UserError(f"--rate {rate:g} is no number of requests; give 0 for no limit, or a number such as 100")
