@@ -1,6 +1,6 @@
 """Draw the examples that the page offers: of every domain of `mini`, the first test image of each digit.
 
-python -m splitmix.runtime.bundle.examples    writes examples.png and examples.json beside the page
+python benchmarks/page_examples.py    writes examples.png and examples.json beside the page
 """
 
 import io

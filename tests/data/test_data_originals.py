@@ -15,13 +15,13 @@ import helpers.originals as made
 from splitmix.core.errors import UserError
 from splitmix.data.prepare import digits
 from splitmix.data.prepare.cifar import read_cifar10
-from splitmix.data.prepare.pickles import read_inert
+from splitmix.data.prepare.pickles import read_pickled_arrays
 
 ALL = np.arange(60)
 
 
 def inert(data):
-    return read_inert("file", io.BytesIO(data))
+    return read_pickled_arrays("file", io.BytesIO(data))
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
@@ -110,7 +110,7 @@ def test_mnist_m_is_read_from_listed_pictures_without_their_frame(tmp_path):
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 def test_fedbns_parts_follow_one_another(tmp_path, protocol):
     x = made.write_fedbn(tmp_path, "SVHN", (32, 32, 3), protocol)
-    half = digits.fedbn([tmp_path / f"fedbn/SVHN/partitions/train_part{i}.pkl" for i in range(10)])
+    half = digits.read_fedbn([tmp_path / f"fedbn/SVHN/partitions/train_part{i}.pkl" for i in range(10)])
     assert_array_equal(half.labels, made.labels(100))
     assert_array_equal(half.images(np.arange(100)), x)
 
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_named_with_what_it_should_be(tmp_path):
         "idx bytes": lambda f: digits.read_idx(f, 1),
         "libsvm lines": digits.usps,
         "MATLAB 5 file": digits.from_matlab,
-        "pickle of plain arrays": lambda f: digits.fedbn([f]),
+        "pickle of plain arrays": lambda f: digits.read_fedbn([f]),
     }
     for data in (b"", b"nonsense", whole[:20], gzip.compress(b"\0\0\x0d\1\0\0\0\0")):
         file = made.write(tmp_path / "bad.file", data)

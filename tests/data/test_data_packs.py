@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from helpers.originals import encoded
 from splitmix.core.errors import UserError
 from splitmix.data.packs import DOMAINNET, OFFICE, PACS, packed_task, read_pack
-from splitmix.data.prepare.pictures import Picture
+from splitmix.data.prepare.pictures import PackedPicture
 from splitmix.data.prepare.store import write_pack
 
 
@@ -19,7 +19,7 @@ def pictures(counts=(12, 8, 20), tests=4):
     for domain, count in enumerate(counts):
         for i in range(count):
             grey = np.full((8, 8, 3), 10 * i, np.uint8)
-            yield domain, Picture(f"c{i % 3}/{i}.jpg", i % 3, i < tests, encoded(grey))
+            yield domain, PackedPicture(f"c{i % 3}/{i}.jpg", i % 3, i < tests, encoded(grey))
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from splitmix.core.errors import UserError
-from splitmix.data.benchmarks import FILES, SUBSTITUTE, cifar_task, digits_domains, digits_task
+from splitmix.data.benchmarks import DIGITS_FILES, SYNTH_SUBSTITUTE, cifar_task, digits_domains, digits_task
 from splitmix.data.partition import Classes
-from splitmix.data.task import describe
+from splitmix.data.task import describe_task
 
 GREY = ("mnist", "usps")
 
@@ -24,7 +24,7 @@ def write(file, shape, rows, tests):
 
 @pytest.fixture
 def root(tmp_path):
-    for name, file in FILES.items():
+    for name, file in DIGITS_FILES.items():
         write(tmp_path / file, (8, 8) if name in GREY else (8, 8, 3), rows=108, tests=40)
     write(tmp_path / "cifar10_small.npz", (8, 8, 3), rows=200, tests=100)
     return tmp_path
@@ -43,24 +43,24 @@ def test_ten_clients_per_domain_have_consecutive_rows(root):
     assert (task.net, task.classes, task.augment) == ("digit", 10, False)
     assert [s.tolist() for s in (task.shards[11].train, task.shards[11].val)] == [[33, 34], [35]]
     assert task.shards[11].test.tolist() == [44, 45, 46, 47]
-    assert [s.domain for s in task.shards[::10]] == list(FILES)
+    assert [s.domain for s in task.shards[::10]] == list(DIGITS_FILES)
 
 
 def test_a_substitute_stands_in_for_synthdigits_under_its_own_name(root):
-    write(root / SUBSTITUTE, (8, 8, 3), rows=108, tests=40)
+    write(root / SYNTH_SUBSTITUTE, (8, 8, 3), rows=108, tests=40)
     assert digits_domains(root)[3].name == "synthdigits"
-    (root / FILES["synthdigits"]).unlink()
+    (root / DIGITS_FILES["synthdigits"]).unlink()
     assert [d.name for d in digits_domains(root)] == ["mnist", "svhn", "usps", "synth_substitute", "mnist_m"]
 
 
 def test_the_smallest_domain_sets_the_size_of_all(root):
-    write(root / FILES["usps"], (8, 8), rows=51, tests=40)
+    write(root / DIGITS_FILES["usps"], (8, 8), rows=51, tests=40)
     assert {len(d.y_train) for d in digits_domains(root, percent=1.0)} == {50}
 
 
 def test_missing_files_are_all_named_with_the_way_to_set_the_root(root):
-    (root / FILES["usps"]).unlink()
-    (root / FILES["mnist_m"]).unlink()
+    (root / DIGITS_FILES["usps"]).unlink()
+    (root / DIGITS_FILES["mnist_m"]).unlink()
     with pytest.raises(UserError) as caught:
         digits_task(root)
     message = str(caught.value)
@@ -77,7 +77,7 @@ def test_a_part_that_is_no_number_of_tenths_is_refused(root):
 
 
 def test_a_file_with_unequal_arrays_is_named(root):
-    np.savez(root / FILES["svhn"], x_train=np.zeros((9, 8, 8)), y_train=np.arange(8), x_test=1, y_test=1)
+    np.savez(root / DIGITS_FILES["svhn"], x_train=np.zeros((9, 8, 8)), y_train=np.arange(8), x_test=1, y_test=1)
     with pytest.raises(UserError, match=r"svhn\.npz: 9 training images but 8 labels"):
         digits_domains(root)
 
@@ -85,10 +85,10 @@ def test_a_file_with_unequal_arrays_is_named(root):
 def test_cifar_clients_hold_three_classes_unless_asked_otherwise(root):
     task = cifar_task(root, clients=20)
     assert (task.net, task.augment, task.domains) == ("preresnet18", True, ("cifar10_small",))
-    assert describe(task)[0]["classes per client"] == "3"
+    assert describe_task(task)[0]["classes per client"] == "3"
     iid = cifar_task(root, clients=10, partition="iid", val_ratio=0.5)
     assert {(len(s.train), len(s.val), len(s.test)) for s in iid.shards} == {(10, 10, 10)}
-    assert describe(cifar_task(root, 1, clients=20, partition=Classes(2)))[0]["classes per client"] == "2"
+    assert describe_task(cifar_task(root, 1, clients=20, partition=Classes(2)))[0]["classes per client"] == "2"
 
 
 def test_a_missing_cifar_file_is_named(tmp_path):

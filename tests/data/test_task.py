@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from splitmix.core.errors import UserError
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.partition import PARTITIONERS, Classes, Dirichlet
-from splitmix.data.task import Domain, describe, make_domain, make_task, task_from_arrays
+from splitmix.data.task import Domain, describe_task, make_domain, make_task, task_from_arrays
 
 
 def domain(name="a", rows=100, tests=40, classes=4, shape=(2, 2, 1)):
@@ -77,13 +77,13 @@ def test_test_rows_follow_the_proportions_of_a_dirichlet_split():
 def test_clients_with_rows_of_several_domains_are_mixed():
     task = make_task("t", pair(), clients=3, partition="iid")
     assert {s.domain for s in task.shards} == {"mixed"}
-    assert [row["domain"] for row in describe(task)] == ["mixed"]
+    assert [row["domain"] for row in describe_task(task)] == ["mixed"]
 
 
 def test_a_description_has_one_row_per_domain():
     task = make_task("t", pair(), clients=4, val_ratio=0.5)
     expected = {"domain": "b", "clients": 2, "train": 60, "val": 60, "test": 40, "classes": 4}
-    assert describe(task)[1] == {**expected, "train per client": "30", "classes per client": "4"}
+    assert describe_task(task)[1] == {**expected, "train per client": "30", "classes per client": "4"}
 
 
 def test_bytes_stay_bytes_but_join_floats_as_floats():

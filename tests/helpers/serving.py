@@ -18,22 +18,22 @@ from PIL import Image
 from splitmix.attacks.pgd import PGD
 from splitmix.runtime.model import Model
 from splitmix.serve.app import make_app
-from splitmix.serve.limits import Limits
+from splitmix.serve.limits import ServerLimits
 from splitmix.serve.server import address_of, bind, make_server
 
-OPEN = Limits(rate=0)  # no limit on requests a second: tests come often
+OPEN = ServerLimits(rate=0)  # no limit on requests a second: tests come often
 PICTURES = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 3), dtype=np.uint8)
 PIXELS = PICTURES[0].tolist()
 
 
 @contextmanager
-def serving(bundle: Path, limits: Limits = OPEN, *, steps: int = 4) -> Iterator[str]:
+def serving(bundle: Path, limits: ServerLimits = OPEN, *, steps: int = 4) -> Iterator[str]:
     """The address of a server of a bundle, which stops at the end."""
     with TemporaryDirectory() as cache, patch.dict(os.environ, SPLITMIX_CACHE=cache):
         yield from _serve(bundle, limits, steps)
 
 
-def _serve(bundle: Path, limits: Limits, steps: int) -> Iterator[str]:
+def _serve(bundle: Path, limits: ServerLimits, steps: int) -> Iterator[str]:
     started = threading.Event()
     app = make_app(Model.load(bundle), name="test", attack=PGD(steps=steps), limits=limits)
     with bind("127.0.0.1", 0) as listening:

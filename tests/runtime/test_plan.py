@@ -16,7 +16,7 @@ from splitmix.core.width import Width
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost, training_bytes
 from splitmix.runtime.plan import Limits, bases_that_fit, plan
-from splitmix.runtime.probe import Measured, cache_file, measure, memory_mb, probe
+from splitmix.runtime.probe import Measured, cache_file, measure_widths, memory_mb, probe
 
 # one base costs a millisecond and a megabyte; accuracies are those of `made_up_grid`:
 # clean 0.6 + 0.3 * share of bases - 0.2 * robust, attacked 0.1 + 0.1 * share + 0.3 * robust, less 0.01
@@ -107,7 +107,7 @@ def test_a_plan_is_said_in_a_sentence_and_as_a_record(model):
     said = str(found)
     assert said.startswith("width 1/8, robust 0: at least 74.0% clean, 14.0% under attack, 2.00 ms, 2.00 MB")
     assert said.endswith("what binds is --max-ms")
-    record = json.loads(json.dumps(found.record()))
+    record = json.loads(json.dumps(found.model_dump(mode="json")))
     assert (record["option"]["width"], record["binding"], len(record["options"])) == ("1/8", ["max_ms"], 16)
 
 
@@ -154,15 +154,15 @@ def test_a_device_is_measured_once_and_remembered(model, monkeypatch):
     first = probe(model)
     assert [row.width for row in first] == list(model.widths)
     assert all(0 < row.ms <= row.slow_ms for row in first)
-    monkeypatch.setattr("splitmix.runtime.probe.measure", lambda model: pytest.fail("it was measured again"))
+    monkeypatch.setattr("splitmix.runtime.probe.measure_widths", lambda model: pytest.fail("it was measured again"))
     assert probe(model) == first
-    monkeypatch.setattr("splitmix.runtime.probe.measure", lambda model: list(DEVICE))
+    monkeypatch.setattr("splitmix.runtime.probe.measure_widths", lambda model: list(DEVICE))
     assert probe(model, fresh=True) == DEVICE == probe(model)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"rows": [{"width": "1/0"}]}', b"\xff", b'{"rows": 3}'])
 def test_a_damaged_memory_is_measured_anew(model, monkeypatch, content):
-    monkeypatch.setattr("splitmix.runtime.probe.measure", lambda model: list(DEVICE))
+    monkeypatch.setattr("splitmix.runtime.probe.measure_widths", lambda model: list(DEVICE))
     cache_file(model).parent.mkdir(parents=True)
     cache_file(model).write_bytes(content)
     assert probe(model) == DEVICE
@@ -171,7 +171,7 @@ def test_a_damaged_memory_is_measured_anew(model, monkeypatch, content):
 def test_a_device_without_a_disk_measures_each_time(model, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPLITMIX_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr("splitmix.runtime.probe.measure", lambda model: list(DEVICE))
+    monkeypatch.setattr("splitmix.runtime.probe.measure_widths", lambda model: list(DEVICE))
     assert probe(model) == DEVICE
 
 
@@ -189,7 +189,7 @@ def test_memory_is_that_of_weights_and_living_activations(model):
 
 
 def test_widths_take_turns_when_they_are_measured(model):
-    found = measure(model, seconds=0)
+    found = measure_widths(model, seconds=0)
     assert [row.width for row in found] == list(model.widths)
 
 

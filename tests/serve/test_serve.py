@@ -18,8 +18,8 @@ from helpers.bundles import random_bundle
 from helpers.serving import PICTURES, PIXELS, png, post, send_file, serving
 from splitmix.core.errors import UserError
 from splitmix.runtime.bundle import file_name, packaged
+from splitmix.runtime.images import picture_from_file
 from splitmix.runtime.model import Model
-from splitmix.runtime.pictures import from_file
 from splitmix.serve.server import bind
 
 pytestmark = pytest.mark.slow  # a real server on a real socket
@@ -77,7 +77,7 @@ def test_a_hurried_answer_says_which_width_it_has(server, model, how):
 def test_an_attacked_picture_is_near_the_given_one_and_answered_as_it_is_shown(server, model):
     said = post(server, pixels=PIXELS, width="1/2", robust=0.5, attack=True).json()
     hit = said["attacked"]
-    shown = from_file(b64decode(hit["picture"]), (28, 28, 3), most=10_000)
+    shown = picture_from_file(b64decode(hit["picture"]), (28, 28, 3), most=10_000)
     assert 0 < np.abs(shown.astype(int) - PICTURES[0]).max() <= 8
     torch.testing.assert_close(torch.tensor(hit["probabilities"]), expected(model, shown, "1/2", 0.5))
     away = model.classes.index(hit["target"])

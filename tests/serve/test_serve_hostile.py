@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from helpers.serving import OPEN, PICTURES, PIXELS, png, post, raw, send_file, serving
-from splitmix.runtime.pictures import from_file
-from splitmix.serve.limits import Limits, Rates
+from splitmix.runtime.images import picture_from_file
+from splitmix.serve.limits import RequestRates, ServerLimits
 
 pytestmark = pytest.mark.slow  # a real server on a real socket
 
@@ -83,11 +83,11 @@ def test_mutated_pictures_never_break_the_server(alive):
 
 def test_pictures_of_any_kind_and_size_fit():
     clear = np.zeros((40, 80, 4), np.uint8)
-    assert from_file(png(clear), (28, 28, 3), most=10_000).min() == 255  # see-through is white
+    assert picture_from_file(png(clear), (28, 28, 3), most=10_000).min() == 255  # see-through is white
     palette = io.BytesIO()
     Image.fromarray(PICTURES[0]).convert("P").save(palette, format="GIF")
-    assert from_file(palette.getvalue(), (28, 28, 3), most=10_000).shape == (28, 28, 3)
-    assert from_file(png(PICTURES[0]), (28, 28, 1), most=10_000).shape == (28, 28, 1)
+    assert picture_from_file(palette.getvalue(), (28, 28, 3), most=10_000).shape == (28, 28, 3)
+    assert picture_from_file(png(PICTURES[0]), (28, 28, 1), most=10_000).shape == (28, 28, 1)
 
 
 # --- hostile requests ---
@@ -145,21 +145,21 @@ HALF = {
 
 @pytest.mark.parametrize("half", HALF.values(), ids=HALF)
 def test_a_half_sent_request_times_out(bundle, half):
-    with serving(bundle, Limits(rate=0, seconds=0.4)) as address:
+    with serving(bundle, ServerLimits(rate=0, seconds=0.4)) as address:
         assert raw(address, half).startswith(b"HTTP/1.1 408")
         assert httpx.get(f"{address}/health").status_code == 200
 
 
 def test_a_second_request_on_the_same_line_has_its_own_deadline(bundle):
     whole = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-    with serving(bundle, Limits(rate=0, seconds=0.4)) as address:
+    with serving(bundle, ServerLimits(rate=0, seconds=0.4)) as address:
         answer = raw(address, whole + whole + b"GET /hea")
     assert answer.count(b"HTTP/1.1 200") == 2
     assert answer.count(b"HTTP/1.1 408") == 1
 
 
 def test_more_than_the_rate_is_told_to_wait(bundle):
-    with serving(bundle, Limits(rate=3)) as address, httpx.Client() as client:
+    with serving(bundle, ServerLimits(rate=3)) as address, httpx.Client() as client:
         answers = [client.get(f"{address}/health") for _ in range(12)]
         assert {answer.status_code for answer in answers} == {200, 429}
         refused = next(answer for answer in answers if answer.status_code == 429)
@@ -170,7 +170,7 @@ def test_more_than_the_rate_is_told_to_wait(bundle):
 
 def test_rates_of_one_address_do_not_touch_another_and_memory_is_bounded():
     now = 0.0
-    rates = Rates(1.0, most=3, clock=lambda: now)
+    rates = RequestRates(1.0, most=3, clock=lambda: now)
     assert [rates.wait("192.0.2.1") for _ in range(3)] == [0, 0, 1]
     assert rates.wait("192.0.2.2") == 0
     assert rates.wait("2001:db8::1") == rates.wait("2001:db8::2") == 0
@@ -181,7 +181,7 @@ def test_rates_of_one_address_do_not_touch_another_and_memory_is_bounded():
 
 
 def test_when_too_many_wait_the_next_is_told_so(bundle):
-    limits = Limits(rate=0, threads=1, waiting=0)
+    limits = ServerLimits(rate=0, threads=1, waiting=0)
 
     async def crowd(address):
         async with httpx.AsyncClient(timeout=60) as client:

@@ -1,6 +1,7 @@
 """What else a server shows: its pages, which need nothing from elsewhere, its description and its metrics."""
 
 import io
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -35,8 +36,9 @@ def test_the_description_names_every_path(server):
     assert "deadline_ms" in page
 
 
-def test_the_examples_are_the_first_test_pictures_of_each_domain(server):
-    from splitmix.runtime.bundle.examples import sheet
+def test_the_examples_are_the_first_test_pictures_of_each_domain(server, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from page_examples import sheet
 
     shown = np.asarray(Image.open(io.BytesIO(httpx.get(f"{server}/static/examples.png").content)))
     drawn, domains = sheet()

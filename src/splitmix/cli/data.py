@@ -22,7 +22,7 @@ from splitmix.cli.output import note, say, show_rows
 from splitmix.data.folder import data_root as find_data_root
 from splitmix.data.prepare import NEEDS, prepare
 from splitmix.data.prepare.fetch import Watch
-from splitmix.data.task import describe, domains_of
+from splitmix.data.task import describe_task, domains_of
 from splitmix.data.tasks import check_task, find_task
 from splitmix.report.sheet import contact_sheet
 from splitmix.report.tables import Column
@@ -59,7 +59,7 @@ def data_show(task: str, /, *, out: Path | None = None, data_root: Path | None =
     found = find_task(task, root=data_root)
     path = out or Path(f"{found.name}.png")
     contact_sheet(domains_of(found), path)
-    rows = describe(found)
+    rows = describe_task(found)
     show_rows(f"Task {found.name}", [Column(key, key) for key in rows[0]], rows, as_json)
     if not as_json:
         say(f"Contact sheet: {path}")
@@ -93,7 +93,7 @@ def data_prepare(
     if task in NEEDS:
         with download_bars() as watch:
             prepare(task, find_data_root(data_root), download=download, tell=note, watch=watch)
-    rows = describe(find_task(task, root=data_root))
+    rows = describe_task(find_task(task, root=data_root))
     show_rows(f"Task {task} is ready", [Column(key, key) for key in rows[0]], rows, as_json)
 
 

@@ -185,7 +185,7 @@ def plan(
         return
     found = find_plan(Model.load(bundle), Limits(max_ms, max_mb, max_macs, min_clean, min_robust), prefer=prefer)
     if as_json:
-        show_json(found.record())
+        show_json(found.model_dump(mode="json"))
     else:
         say(f"{str(found)[0].upper()}{str(found)[1:]}")
     if not found.fits:

@@ -44,8 +44,8 @@ def serve(
     """
     try:  # what serving needs is optional
         from splitmix.serve.app import make_app
-        from splitmix.serve.limits import Limits
-        from splitmix.serve.server import address_of, bind, is_private, make_server, run
+        from splitmix.serve.limits import ServerLimits
+        from splitmix.serve.server import address_of, bind, is_private, make_server, serve_until_stopped
     except ImportError as missing:
         raise UserError(
             f'serving needs {missing.name}, which is not installed; run: pip install "splitmix[serve]"'
@@ -57,7 +57,7 @@ def serve(
         raise UserError(f"--threads {threads} cannot be; give a number from 1 to 256")
     folder = bundle or packaged()
     model = Model.load(folder)
-    limits = Limits(rate=rate, threads=threads or os.cpu_count() or 1)
+    limits = ServerLimits(rate=rate, threads=threads or os.cpu_count() or 1)
     interface = make_app(model, name=folder.absolute().name, attack=PGD(steps=20), limits=limits)
     with bind(host, port) as listening:
 
@@ -66,5 +66,5 @@ def serve(
             if not is_private(listening):
                 say("Anyone who can reach this machine can use it: there is no password.")
 
-        run(make_server(interface, limits, ready=ready), listening)
+        serve_until_stopped(make_server(interface, limits, ready=ready), listening)
     say("Stopped.")

@@ -2,8 +2,10 @@
 
 import errno
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 from splitmix.core.errors import UserError
@@ -11,11 +13,18 @@ from splitmix.core.errors import UserError
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, even if the power fails half way; its folder is made if need be."""
+    with open_atomically(path, lambda error: _sentence(path, len(data), error)) as file:
+        file.write(data)
+
+
+@contextmanager
+def open_atomically(path: Path, sentence: Callable[[OSError], str]) -> Iterator[BinaryIO]:
+    """A file to write that takes its place only when all is written; `sentence` says why it could not."""
     part = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -24,7 +33,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(OSError):
             part.unlink()
         if isinstance(error, OSError):
-            raise UserError(_sentence(path, len(data), error)) from error
+            raise UserError(sentence(error)) from error
         raise
 
 

@@ -12,58 +12,16 @@ from splitmix.data.folder import read_split, require_files
 from splitmix.data.partition import ByDomain, Partitioner
 from splitmix.data.task import Domain, Task, make_task
 
-WHOLE = "cifar10.npz"
-SMALL = "cifar10_small.npz"  # a balanced part: the first 1000 training and 200 test images of each class
-
-
-def cifar_domain(root: Path, *, small: bool = False, percent: float = 1.0) -> Domain:
-    """CIFAR-10 as one domain, with the first part of its training images; its name tells the whole from the subset.
-
-    Where the whole is not at hand, the subset stands in for it.
-    """
-    if not 0 < percent <= 1:
-        raise UserError(f"percent {percent} is outside (0, 1]; 0.5 takes the first half of the training images")
-    file = SMALL if small or ((root / SMALL).is_file() and not (root / WHOLE).is_file()) else WHOLE
-    x_train, y_train, x_test, y_test = read_split(require_files(root, [file], "CIFAR-10")[0])
-    rows = max(1, int(len(y_train) * percent))
-    return Domain(file.removesuffix(".npz"), x_train[:rows], y_train[:rows], x_test, y_test)
-
-
-def cifar_task(
-    root: Path,
-    seed: int = 0,
-    *,
-    name: str = "cifar10",
-    small: bool = False,
-    percent: float = 1.0,
-    partition: str | Mapping[str, Any] | Partitioner = "classes",
-    clients: int = 100,
-    val_ratio: float = 0.1,
-    same_test_classes: bool = True,
-) -> Task:
-    """The paper's CIFAR-10 task: 100 clients with three classes each; `partition="iid"` for its even split."""
-    return make_task(
-        name,
-        [cifar_domain(root, small=small, percent=percent)],
-        clients=clients,
-        partition=partition,
-        val_ratio=val_ratio,
-        seed=seed,
-        net="preresnet18",
-        augment=True,
-        classes=10,
-        same_test_classes=same_test_classes,
-    )
-
-
-FILES = {  # in FedBN's order
+DIGITS_FILES = {  # in FedBN's order
     "mnist": "digits/mnist.npz",
     "svhn": "digits/svhn.npz",
     "usps": "digits/usps.npz",
     "synthdigits": "digits/synthdigits.npz",
     "mnist_m": "digits/mnist_m.npz",
 }
-SUBSTITUTE = "digits/synthdigits_substitute.npz"  # digits rendered anew after its description: not the original images
+SYNTH_SUBSTITUTE = "digits/synthdigits_substitute.npz"  # rendered anew after its description
+CIFAR10 = "cifar10.npz"
+CIFAR10_SMALL = "cifar10_small.npz"  # a balanced part: the first 1000 training and 200 test images of each class
 
 
 def digits_domains(root: Path, percent: float = 0.3) -> tuple[Domain, ...]:
@@ -105,12 +63,52 @@ def digits_task(
     )
 
 
+def cifar_domain(root: Path, *, small: bool = False, percent: float = 1.0) -> Domain:
+    """CIFAR-10 as one domain, with the first part of its training images; its name tells the whole from the subset.
+
+    Where the whole is not at hand, the subset stands in for it.
+    """
+    if not 0 < percent <= 1:
+        raise UserError(f"percent {percent} is outside (0, 1]; 0.5 takes the first half of the training images")
+    file = CIFAR10_SMALL if small or ((root / CIFAR10_SMALL).is_file() and not (root / CIFAR10).is_file()) else CIFAR10
+    x_train, y_train, x_test, y_test = read_split(require_files(root, [file], "CIFAR-10")[0])
+    rows = max(1, int(len(y_train) * percent))
+    return Domain(file.removesuffix(".npz"), x_train[:rows], y_train[:rows], x_test, y_test)
+
+
+def cifar_task(
+    root: Path,
+    seed: int = 0,
+    *,
+    name: str = "cifar10",
+    small: bool = False,
+    percent: float = 1.0,
+    partition: str | Mapping[str, Any] | Partitioner = "classes",
+    clients: int = 100,
+    val_ratio: float = 0.1,
+    same_test_classes: bool = True,
+) -> Task:
+    """The paper's CIFAR-10 task: 100 clients with three classes each; `partition="iid"` for its even split."""
+    return make_task(
+        name,
+        [cifar_domain(root, small=small, percent=percent)],
+        clients=clients,
+        partition=partition,
+        val_ratio=val_ratio,
+        seed=seed,
+        net="preresnet18",
+        augment=True,
+        classes=10,
+        same_test_classes=same_test_classes,
+    )
+
+
 def _files(root: Path) -> dict[str, str]:
     """The file of each domain; the substitute where only that is there."""
-    if (root / FILES["synthdigits"]).is_file() or not (root / SUBSTITUTE).is_file():
-        return FILES
-    stand_in = {"synthdigits": ("synth_substitute", SUBSTITUTE)}
-    return dict(stand_in.get(name, (name, file)) for name, file in FILES.items())
+    if (root / DIGITS_FILES["synthdigits"]).is_file() or not (root / SYNTH_SUBSTITUTE).is_file():
+        return DIGITS_FILES
+    stand_in = {"synthdigits": ("synth_substitute", SYNTH_SUBSTITUTE)}
+    return dict(stand_in.get(name, (name, file)) for name, file in DIGITS_FILES.items())
 
 
 def _colour(images: NDArray[Any]) -> NDArray[Any]:

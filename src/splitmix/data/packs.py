@@ -15,7 +15,7 @@ from splitmix.data.folder import load_arrays, require_files
 from splitmix.data.task import Domain, Task, make_task
 
 SIZES = (96, 256)  # pixels of a side: for a laptop, and as in the paper
-KEYS = ("jpeg", "offset", "label", "domain", "is_test", "domains", "classes")
+PACK_KEYS = ("jpeg", "offset", "label", "domain", "is_test", "domains", "classes")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def packed_task(
 
 def read_pack(file: Path, *, even: bool = True) -> tuple[Domain, ...]:
     """The domains of a pack; with `even` each has as many training pictures as the smallest, drawn once for all."""
-    arrays = load_arrays(file, KEYS)
+    arrays = load_arrays(file, PACK_KEYS)
     if not _fits(arrays):
         raise UserError(f"{file} is no pack of JPEGs, or its arrays do not fit one another; prepare it anew")
     names = [str(name) for name in arrays["domains"]]
@@ -128,7 +128,7 @@ def read_pack(file: Path, *, even: bool = True) -> tuple[Domain, ...]:
 
 def _fits(arrays: dict[str, NDArray[Any]]) -> bool:
     """Whether all arrays are there, of one length, and every picture has bytes and a domain."""
-    if set(arrays) != set(KEYS) or not arrays["label"].size:
+    if set(arrays) != set(PACK_KEYS) or not arrays["label"].size:
         return False
     count, jpeg, offset = arrays["label"].size, arrays["jpeg"], arrays["offset"]
     return bool(

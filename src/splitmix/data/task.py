@@ -167,7 +167,7 @@ def domains_of(task: Task) -> tuple[Domain, ...]:
     return tuple(Domain(name, *part(task.train, i), *part(task.test, i)) for i, name in enumerate(task.domains))
 
 
-def describe(task: Task) -> list[dict[str, str | int]]:
+def describe_task(task: Task) -> list[dict[str, str | int]]:
     """Rows for a table, one per domain: its clients and what they hold; ranges are the least and most per client."""
     rows: list[dict[str, str | int]] = []
     for domain in (*task.domains, "mixed"):

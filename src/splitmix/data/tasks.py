@@ -12,7 +12,7 @@ from splitmix.data.mini import mini_domains
 from splitmix.data.packs import SETS, SIZES, PackedSet, packed_task
 from splitmix.data.task import Task, make_task
 
-Settings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set
+GivenSettings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class TaskEntry:
     """A task that can be asked for by name."""
 
     about: str
-    make: Callable[[Path | None, int, Settings], Task]
+    make: Callable[[Path | None, int, GivenSettings], Task]
 
 
-def find_task(name: str, *, root: Path | None = None, seed: int = 0, settings: Settings | None = None) -> Task:
+def find_task(name: str, *, root: Path | None = None, seed: int = 0, settings: GivenSettings | None = None) -> Task:
     """Make a task by its name, or from a folder of .npz files, one domain each."""
     chosen = {key: value for key, value in (settings or {}).items() if value is not None}
     check_task(name)
@@ -58,12 +58,12 @@ def task_about(name: str) -> str:
     )
 
 
-def _mini(root: Path | None, seed: int, settings: Settings) -> Task:
+def _mini(root: Path | None, seed: int, settings: GivenSettings) -> Task:
     defaults = {"clients": 20, "val_ratio": 0.25}
     return make_task("mini", mini_domains(), seed=seed, **{**defaults, **settings})
 
 
-def _digits(root: Path | None, seed: int, settings: Settings) -> Task:
+def _digits(root: Path | None, seed: int, settings: GivenSettings) -> Task:
     _only(settings, "digits", ("clients", "val_ratio"))
     own = {key: value for key, value in settings.items() if key != "clients"}
     if "clients" in settings:
@@ -76,28 +76,28 @@ def _digits(root: Path | None, seed: int, settings: Settings) -> Task:
 
 
 def _cifar(about: str, **fixed: Any) -> TaskEntry:
-    def make(root: Path | None, seed: int, settings: Settings) -> Task:
+    def make(root: Path | None, seed: int, settings: GivenSettings) -> Task:
         return cifar_task(data_root(root), seed, **fixed, **settings)
 
     return TaskEntry(about, make)
 
 
 def _packed(known: PackedSet, size: int) -> TaskEntry:
-    def make(root: Path | None, seed: int, settings: Settings) -> Task:
+    def make(root: Path | None, seed: int, settings: GivenSettings) -> Task:
         return packed_task(known, data_root(root), seed, size=size, **settings)
 
     what = f"{len(known.class_names)} classes in {len(known.domains)} domains"
     return TaskEntry(f"{known.title}, {what}, {size}x{size} pixels; needs a data root", make)
 
 
-def _nodes(root: Path | None, seed: int, settings: Settings) -> Task:
+def _nodes(root: Path | None, seed: int, settings: GivenSettings) -> Task:
     raise UserError(
         "the images of the task 'nodes' are on the nodes of a federation and cannot be had here; "
         "train on them with --engine flower"
     )
 
 
-def _only(settings: Settings, task: str, allowed: tuple[str, ...]) -> None:
+def _only(settings: GivenSettings, task: str, allowed: tuple[str, ...]) -> None:
     for key in settings:
         if key not in allowed:
             raise UserError(f"the task '{task}' has its own {key}; it can be given only {', '.join(allowed)}")

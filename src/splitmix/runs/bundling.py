@@ -30,7 +30,7 @@ from splitmix.runtime.manifest import (
     CostRecord,
     Manifest,
     NetRecord,
-    Norm,
+    NormKind,
     ScoreRecord,
     Storage,
     TableRecord,
@@ -115,7 +115,7 @@ def check_method(config: Config) -> None:
         )
 
 
-def served_norm(config: Config, calibrate: bool) -> Norm:
+def served_norm(config: Config, calibrate: bool) -> NormKind:
     """Which statistics the bundle has; a device must give one image the answer that it gives many."""
     if config.norm == "local":
         raise UserError(

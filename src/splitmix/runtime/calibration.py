@@ -5,10 +5,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, ValidationError
 from safetensors.torch import save
 from torch import Tensor
 
@@ -21,13 +22,32 @@ from splitmix.core.objective import Attack
 from splitmix.core.reproducible import torch_rng_for
 from splitmix.core.types import Weights
 from splitmix.core.width import Width
-from splitmix.runtime.images import to_net
-from splitmix.runtime.manifest import HEADER, ITEM, Entry, Manifest, strict_json
+from splitmix.runtime.images import BATCH, to_net
+from splitmix.runtime.manifest import HEADER, ITEM, Manifest, ManifestRecord, TensorSpec, strict_json
 from splitmix.runtime.tensors import check_numbers, parse_header, parse_tensors, read_regular
 
 FILE = "calibration.safetensors"
 LEAST = 16  # images: fewer say too little of a channel's variance
-BATCH = 128
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it cannot be shown")
+    return text
+
+
+Text = Annotated[str, Field(max_length=499), AfterValidator(_printable)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class CalibrationRecord(ManifestRecord):
+    """What the file of a calibration says of itself."""
+
+    bundle: Text
+    bases: Positive
+    images: Positive
+    attack: Text | None
+    sha256: Text
 
 
 @dataclass(frozen=True)
@@ -48,7 +68,9 @@ class Calibration:
         return weights | {n: torch.cat([v[:here], weights[n][here:]]) for n, v in self.statistics.items()}
 
 
-def measure(net: Net, atom: Width, weights: Weights, images: NDArray[Any], attack: Attack | None) -> Calibration:
+def measure_statistics(
+    net: Net, atom: Width, weights: Weights, images: NDArray[Any], attack: Attack | None
+) -> Calibration:
     """The mean of the moments of batches: clean norms on the images, noisy norms on what an attack makes of them.
 
     The labels that the attack leads away from are the answers of all bases together, at robust 1.
@@ -69,14 +91,14 @@ def measure(net: Net, atom: Width, weights: Weights, images: NDArray[Any], attac
 def write_calibration(path: Path, calibration: Calibration, manifest: Manifest) -> None:
     """One file that says which bundle it belongs to."""
     tensors = {name: value.contiguous() for name, value in sorted(calibration.statistics.items())}
-    about = {
-        "bundle": manifest.sha256,
-        "bases": calibration.bases,
-        "images": calibration.images,
-        "attack": calibration.attack,
-        "sha256": _hash(tensors),
-    }
-    write_atomically(path, save(tensors, {"calibration": json.dumps(about)}))
+    about = CalibrationRecord(
+        bundle=manifest.sha256,
+        bases=calibration.bases,
+        images=calibration.images,
+        attack=calibration.attack,
+        sha256=_hash(tensors),
+    )
+    write_atomically(path, save(tensors, {"calibration": json.dumps(about.model_dump())}))
 
 
 def read_calibration(path: Path, manifest: Manifest) -> Calibration:
@@ -86,17 +108,17 @@ def read_calibration(path: Path, manifest: Manifest) -> Calibration:
     most = HEADER + ITEM["F32"] * len(manifest.bases) * sum(shape.numel() for shape in map(torch.Size, known.values()))
     data = read_regular(path, most)
     _, metadata = parse_header(data, where)
-    about = strict_json(metadata.get("calibration", "null"), where)
-    if not _plausible(about, len(manifest.bases)):
+    about = _about(strict_json(metadata.get("calibration", "null"), where))
+    if about is None or about.bases > len(manifest.bases):
         raise UserError(f"{where} is no calibration; make one with: splitmix calibrate")
-    if about["bundle"] != manifest.sha256:
+    if about.bundle != manifest.sha256:
         raise UserError(f"{where} belongs to another bundle; calibrate this one with: splitmix calibrate")
-    expected: dict[str, Entry] = {name: ((about["bases"], *shape), "F32") for name, shape in known.items()}
+    expected: dict[str, TensorSpec] = {name: ((about.bases, *shape), "F32") for name, shape in known.items()}
     tensors, _ = parse_tensors(data, where, expected)
-    if _hash(tensors) != about["sha256"]:
+    if _hash(tensors) != about.sha256:
         raise UserError(f"{where} is damaged: it does not match its own hash; calibrate again")
     check_numbers(tensors, where)
-    return Calibration(tensors, about["images"], about["attack"])
+    return Calibration(tensors, about.images, about.attack)
 
 
 def _batches(images: NDArray[Any]) -> Iterator[Tensor]:
@@ -127,10 +149,8 @@ def _hash(tensors: Weights) -> str:
     return digest.hexdigest()
 
 
-def _plausible(about: Any, most: int) -> bool:
-    if not isinstance(about, dict) or about.keys() != {"bundle", "bases", "images", "attack", "sha256"}:
-        return False
-    counts = (about["bases"], about["images"])
-    texts = (about["bundle"], about["sha256"], "" if about["attack"] is None else about["attack"])
-    fits = all(type(count) is int and count > 0 for count in counts) and about["bases"] <= most
-    return fits and all(isinstance(text, str) and len(text) < 500 and text.isprintable() for text in texts)
+def _about(said: Any) -> CalibrationRecord | None:
+    try:
+        return CalibrationRecord.model_validate(said)
+    except ValidationError:
+        return None

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -25,22 +26,22 @@ HEADER = 64 << 10  # bytes that the header of a base's file may take
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
 Text = Annotated[str, Field(max_length=2000, pattern=PRINTABLE)]
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Share = Annotated[float, Field(ge=0, le=1)]
+UnitShare = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
-Norm = Literal["global", "tracked"]
+NormKind = Literal["global", "tracked"]
 Storage = Literal["float32", "float16"]
-Entry = tuple[tuple[int, ...], str]  # shape and type of a tensor, as safetensors names it
+TensorSpec = tuple[tuple[int, ...], str]  # shape and type of a tensor, as safetensors names it
 ITEM = {"F32": 4, "F16": 2}  # bytes of a number
 WidthText = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}(/[1-9][0-9]{0,2})?$")]
 
 
-class Record(BaseModel):
+class ManifestRecord(BaseModel):
     """Part of a manifest: no other keys, no other types, no NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
 
 
-class NetRecord(Record):
+class NetRecord(ManifestRecord):
     """A net by its name in our table, and what it is built with."""
 
     name: Name
@@ -53,7 +54,7 @@ class NetRecord(Record):
         return partial(NETS[self.name], classes=self.classes, dual=self.dual, rescale_layers=self.rescale_layers)
 
 
-class BaseRecord(Record):
+class BaseRecord(ManifestRecord):
     """The file of one base, `base-i.safetensors`: which base of the training it is, and how its bytes hash."""
 
     trained_as: Annotated[int, Field(ge=0, le=1000)]
@@ -61,7 +62,7 @@ class BaseRecord(Record):
     sha256: Sha
 
 
-class CostRecord(Record):
+class CostRecord(ManifestRecord):
     """What a width costs, for one image."""
 
     width: WidthText
@@ -71,20 +72,20 @@ class CostRecord(Record):
     bytes: Count  # of its files
 
 
-class ScoreRecord(Record):
+class ScoreRecord(ManifestRecord):
     """Measured accuracy at one dial, with the ends of its interval where they are known."""
 
     width: WidthText
-    robust: Share
-    clean: Share
-    clean_low: Share | None = None
-    clean_high: Share | None = None
-    attacked: Share | None = None
-    attacked_low: Share | None = None
-    attacked_high: Share | None = None
+    robust: UnitShare
+    clean: UnitShare
+    clean_low: UnitShare | None = None
+    clean_high: UnitShare | None = None
+    attacked: UnitShare | None = None
+    attacked_low: UnitShare | None = None
+    attacked_high: UnitShare | None = None
 
 
-class TableRecord(Record):
+class TableRecord(ManifestRecord):
     """The measured table widths x robustness, and how it was measured."""
 
     split: Name
@@ -97,7 +98,7 @@ class TableRecord(Record):
     rows: Annotated[list[ScoreRecord], Field(max_length=5000)]
 
 
-class Manifest(Record):
+class Manifest(ManifestRecord):
     """All of it. Files have fixed names, so that nothing in here is a path."""
 
     kind: Literal["splitmix bundle"] = "splitmix bundle"
@@ -107,7 +108,7 @@ class Manifest(Record):
     image: Annotated[list[Annotated[int, Field(ge=1, le=2048)]], Field(min_length=3, max_length=3)]
     pixels: Literal["uint8 divided by 255, or float from 0 to 1"] = "uint8 divided by 255, or float from 0 to 1"
     classes: Annotated[list[Name], Field(max_length=10_000)]
-    norm: Norm
+    norm: NormKind
     norm_text: Text
     storage: Storage  # of convolutions and linears; norms are always float32
     bases: Annotated[list[BaseRecord], Field(min_length=1, max_length=64)]
@@ -134,7 +135,7 @@ class Manifest(Record):
         """The function that makes its net at a width."""
         return self.net.build()
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, TensorSpec]:
         """Shape and type of every entry of one base; nothing is allocated to find out."""
         return _entries(self.net, self.width, self.storage)
 
@@ -147,7 +148,7 @@ class Manifest(Record):
 
 
 @lru_cache(maxsize=16)
-def _entries(net: NetRecord, atom: Width, storage: str) -> dict[str, Entry]:
+def _entries(net: NetRecord, atom: Width, storage: str) -> dict[str, TensorSpec]:
     made = Net(weightless(net.build()))
     norms = made.norm_names(atom)  # always in full
     rest = {"float32": "F32", "float16": "F16"}[storage]
@@ -231,7 +232,7 @@ def from_bytes(data: bytes, where: str) -> Manifest:
         raise UserError(f"{where} is nested too deeply; fetch it again") from None
 
 
-def digest(said: dict[str, Any]) -> str:
+def digest(said: Mapping[str, object]) -> str:
     """The hash of a manifest: of all its keys but the hash itself, whatever the spaces between them."""
     rest = {key: value for key, value in said.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -249,7 +250,7 @@ def strict_json(data: bytes | str, where: str) -> Any:
         raise UserError(f"{where} cannot be read ({readable(error)}); fetch it again") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key is given twice")

@@ -21,12 +21,11 @@ from splitmix.core.types import Weights
 from splitmix.core.width import Width, check_multiple, parse_dial, parse_width
 from splitmix.runtime.anytime import Pace, checked_confidence, checked_deadline, gather
 from splitmix.runtime.bundle import Bundle, file_name
-from splitmix.runtime.calibration import FILE, Calibration, measure, read_calibration, write_calibration
-from splitmix.runtime.images import checked_images, to_net
+from splitmix.runtime.calibration import FILE, Calibration, measure_statistics, read_calibration, write_calibration
+from splitmix.runtime.images import BATCH, checked_images, to_net
 from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.mix import Mix, Mixer
 
-BATCH = 128  # images that run together: more would only take more memory
 WidthLike = Width | str | float
 
 
@@ -250,7 +249,7 @@ class Model:
         images = checked_images(x, self.image)
         with self._changing:
             held = self._held
-            found = measure(Net(self.manifest.build()), self.atom, held.weights, images, attack)
+            found = measure_statistics(Net(self.manifest.build()), self.atom, held.weights, images, attack)
             self._held = Held.of(held.mixer, held.weights, found)
 
     def uncalibrate(self) -> None:

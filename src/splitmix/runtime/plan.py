@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.net import Build
@@ -28,12 +30,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self.given().items():
             top = 1 if name.startswith("min_") else math.inf
-            if (
-                not isinstance(value, int | float)
-                or isinstance(value, bool)
-                or not 0 <= value <= top
-                or value == math.inf
-            ):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 <= value <= top or value == math.inf:
                 allowed = "a share from 0 to 1" if top == 1 else "a number from 0 up"
                 raise UserError(f"{name} {value!r} is no limit; give {allowed}")
 
@@ -41,11 +39,12 @@ class Limits:
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
 
-@dataclass(frozen=True)
-class Option:
-    """A dial, and what is known of it: accuracies are the lower ends of their intervals."""
+class DialOption(BaseModel):
+    """A dial and what it promises: accuracies are the lower ends of what was measured."""
 
-    width: Width
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    width: Annotated[Width, PlainSerializer(str, return_type=str)]
     robust: float
     bases: int
     clean: float
@@ -59,10 +58,6 @@ class Option:
     def dial(self) -> Dial:
         return Dial(self.width, self.robust)
 
-    def record(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**vars(self), "width": str(self.width)}
-
     def value(self, limit: str) -> float:
         """What a limit is compared with; an accuracy that nobody measured promises nothing."""
         known = {"ms": self.ms, "mb": self.mb, "macs": self.macs, "clean": self.clean, "robust": self.attacked or 0.0}
@@ -74,25 +69,16 @@ class Option:
         return over / max(bound, 1e-9)
 
 
-@dataclass(frozen=True)
-class Plan:
+class DialPlan(BaseModel):
     """The dial to set. If nothing keeps all limits, the nearest to it, and what each limit would have to be."""
 
-    option: Option
+    model_config = ConfigDict(frozen=True)
+
     fits: bool
+    option: DialOption
     binding: tuple[str, ...]  # limits that keep a better dial away, or that are missed
     relax: dict[str, float]  # limits that are missed, and what to set them to
-    options: tuple[Option, ...]  # all that was looked at
-
-    def record(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "fits": self.fits,
-            "option": self.option.record(),
-            "binding": list(self.binding),
-            "relax": self.relax,
-            "options": [option.record() for option in self.options],
-        }
+    options: tuple[DialOption, ...]  # all that was looked at
 
     def __str__(self) -> str:
         """The dial, what it promises, and which limits decided."""
@@ -105,11 +91,13 @@ class Plan:
         if self.fits:
             why = f"; what binds is {' and '.join(map(flag, self.binding))}" if self.binding else "; no limit binds"
             return said + why
-        asked = " and ".join(f"{flag(name)} {_shown(name, value)}" for name, value in self.relax.items())
+        asked = " and ".join(f"{flag(name)} {_shown(value)}" for name, value in self.relax.items())
         return f"nothing keeps to these limits; the nearest is {said}; to allow it, relax to {asked}"
 
 
-def plan(model: Model, limits: Limits, *, prefer: str = "clean", measured: Sequence[Measured] | None = None) -> Plan:
+def plan(
+    model: Model, limits: Limits, *, prefer: str = "clean", measured: Sequence[Measured] | None = None
+) -> DialPlan:
     """The best dial within the limits, from the bundle's measured table and from what this device needs for it."""
     if prefer not in PREFERENCES:
         raise unknown("preference", prefer, PREFERENCES)
@@ -122,13 +110,14 @@ def plan(model: Model, limits: Limits, *, prefer: str = "clean", measured: Seque
     bounds = limits.given()
     best = _best(options, bounds, prefer)
     if best is not None:
-        return Plan(best, True, _binding(options, bounds, prefer, best), {}, options)
+        binding = _binding(options, bounds, prefer, best)
+        return DialPlan(fits=True, option=best, binding=binding, relax={}, options=options)
     nearest = min(options, key=lambda o: (_missed(o, bounds), _rank(o, prefer)))
-    missed = [name for name, bound in bounds.items() if nearest.excess(name, bound) > 0]
-    return Plan(nearest, False, tuple(missed), {name: _rounded(name, nearest.value(name)) for name in missed}, options)
+    relax = {name: _rounded(name, nearest.value(name)) for name, b in bounds.items() if nearest.excess(name, b) > 0}
+    return DialPlan(fits=False, option=nearest, binding=tuple(relax), relax=relax, options=options)
 
 
-def all_options(model: Model, measured: Sequence[Measured]) -> tuple[Option, ...]:
+def all_options(model: Model, measured: Sequence[Measured]) -> tuple[DialOption, ...]:
     """Every dial of the bundle's table whose bases are here."""
     costs, times = model.manifest.costs, {row.width: row for row in measured}
     options = []
@@ -137,10 +126,19 @@ def all_options(model: Model, measured: Sequence[Measured]) -> tuple[Option, ...
         if width not in times:
             continue
         priced, here = costs[int(width / model.atom) - 1], times[width]
-        clean = row.clean if row.clean_low is None else row.clean_low
-        attacked = row.attacked if row.attacked_low is None else row.attacked_low
-        dear = (here.ms, here.mb, priced.macs, priced.parameters)
-        options.append(Option(width, row.robust, priced.bases, clean, attacked, *dear))
+        options.append(
+            DialOption(
+                width=width,
+                robust=row.robust,
+                bases=priced.bases,
+                clean=row.clean if row.clean_low is None else row.clean_low,
+                attacked=row.attacked if row.attacked_low is None else row.attacked_low,
+                ms=here.ms,
+                mb=here.mb,
+                macs=priced.macs,
+                parameters=priced.parameters,
+            )
+        )
     if not options:
         raise UserError(
             "the bundle has no measured accuracy for the widths that are here; measure the run and bundle it"
@@ -150,8 +148,7 @@ def all_options(model: Model, measured: Sequence[Measured]) -> tuple[Option, ...
 
 def bases_that_fit(build: Build, atom: Width, image: Image, *, max_mb: float, batch: int = 32) -> int:
     """How many bases a client can train at once in so much memory; see `training_bytes` for what is counted."""
-    one = cost(build, atom, image)
-    count = 0
+    one, count = cost(build, atom, image), 0
     while count < int(1 / atom):
         more = one * (count + 1)
         if training_bytes(more.parameters, more.activations, batch) > 1e6 * max_mb:
@@ -169,12 +166,12 @@ def flag(limit: str) -> str:
     return f"--{limit.replace('_', '-')}"
 
 
-def _best(options: Sequence[Option], bounds: dict[str, float], prefer: str) -> Option | None:
+def _best(options: Sequence[DialOption], bounds: dict[str, float], prefer: str) -> DialOption | None:
     fitting = [o for o in options if all(o.excess(name, bound) <= 0 for name, bound in bounds.items())]
     return min(fitting, key=lambda o: _rank(o, prefer), default=None)
 
 
-def _binding(options: Sequence[Option], bounds: dict[str, float], prefer: str, best: Option) -> tuple[str, ...]:
+def _binding(options: Sequence[DialOption], bounds: dict[str, float], prefer: str, best: DialOption) -> tuple[str, ...]:
     """Limits each of which alone keeps a better dial away; if it takes several of them to do so, those several."""
     without = {name: {key: bounds[key] for key in bounds if key != name} for name in bounds}
     alone = tuple(name for name, fewer in without.items() if _best(options, fewer, prefer) != best)
@@ -182,7 +179,7 @@ def _binding(options: Sequence[Option], bounds: dict[str, float], prefer: str, b
     return alone or tuple(name for name, bound in bounds.items() if free and free.excess(name, bound) > 0)
 
 
-def _rank(option: Option, prefer: str) -> tuple[Any, ...]:
+def _rank(option: DialOption, prefer: str) -> tuple[Any, ...]:
     """Smaller is better: what is preferred, then the other accuracy, then the time."""
     clean, robust = -option.clean, -(option.attacked or 0.0)
     orders = {
@@ -193,7 +190,7 @@ def _rank(option: Option, prefer: str) -> tuple[Any, ...]:
     return (*orders[prefer], option.robust)
 
 
-def _missed(option: Option, bounds: dict[str, float]) -> float:
+def _missed(option: DialOption, bounds: dict[str, float]) -> float:
     return sum(max(0.0, option.excess(name, bound)) for name, bound in bounds.items())
 
 
@@ -206,5 +203,5 @@ def _rounded(limit: str, value: float) -> float:
     return float(f"{towards(value / scale) * scale:.6g}")
 
 
-def _shown(limit: str, value: float) -> str:
+def _shown(value: float) -> str:
     return f"{value:.3g}" if value < 1e6 else f"{value:.0f}"

@@ -5,16 +5,17 @@ import json
 import os
 import platform
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -45,17 +46,36 @@ class Measured:
     mb: float
 
 
+Reading = Annotated[float, Field(gt=0, lt=1e9)]
+
+
+class ProbeRow(BaseModel):
+    """One width, as it is remembered."""
+
+    width: str
+    ms: Reading
+    slow_ms: Reading
+    mb: Reading
+
+
+class ProbeFile(BaseModel):
+    """What a device remembers of a bundle."""
+
+    device: dict[str, str | int] = {}
+    rows: list[ProbeRow]
+
+
 def probe(model: Model, *, fresh: bool = False) -> tuple[Measured, ...]:
     """Every width that can be served now, as remembered from this device, or measured."""
     place = cache_file(model)
     known = {} if fresh else _remembered(place)
     if any(width not in known for width in model.widths):
-        known |= {found.width: found for found in measure(model)}
+        known |= {found.width: found for found in measure_widths(model)}
         _remember(place, list(known.values()))
     return tuple(known[width] for width in model.widths)
 
 
-def measure(model: Model, *, seconds: float = SECONDS) -> list[Measured]:
+def measure_widths(model: Model, *, seconds: float = SECONDS) -> list[Measured]:
     """Measure every width, all of them in each round, so that whatever else the device does slows each alike."""
     image = np.random.default_rng(0).integers(0, 256, (1, *model.image), dtype=np.uint8)
     robust = 0.5 if model.dual else 0.0  # a blend costs most
@@ -141,21 +161,13 @@ def _processor() -> str:
 def _remembered(place: Path) -> dict[Width, Measured]:
     """What was measured before; nothing, if it cannot be read."""
     try:
-        rows = json.loads(place.read_text())["rows"]
-        found = [_row(row) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
+        rows = ProbeFile.model_validate_json(place.read_bytes()).rows
+        return {Width(row.width): Measured(Width(row.width), row.ms, row.slow_ms, row.mb) for row in rows}
+    except (OSError, ValidationError, ValueError, ZeroDivisionError):
         return {}
-    return {row.width: row for row in found}
-
-
-def _row(row: Mapping[str, Any]) -> Measured:
-    ms, slow_ms, mb = (float(row[key]) for key in ("ms", "slow_ms", "mb"))
-    if not all(0 < value < 1e9 for value in (ms, slow_ms, mb)):
-        raise ValueError(f"{row} was never measured")
-    return Measured(Width(row["width"]), ms, slow_ms, mb)
 
 
 def _remember(place: Path, rows: Sequence[Measured]) -> None:
-    said = {"device": device(), "rows": [{**vars(row), "width": str(row.width)} for row in rows]}
+    kept = ProbeFile(device=device(), rows=[ProbeRow(**{**vars(row), "width": str(row.width)}) for row in rows])
     with suppress(UserError):  # a device without a disk measures anew each time
-        write_atomically(place, json.dumps(said, indent=1).encode())
+        write_atomically(place, json.dumps(kept.model_dump(), indent=1).encode())

@@ -5,7 +5,6 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,7 +12,7 @@ from safetensors.torch import load
 
 from splitmix.core.errors import UserError
 from splitmix.core.types import Weights
-from splitmix.runtime.manifest import HEADER, ITEM, Entry, readable, strict_json
+from splitmix.runtime.manifest import HEADER, ITEM, TensorSpec, readable, strict_json
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -39,7 +38,7 @@ def read_regular(path: Path, most: int) -> bytes:
         os.close(descriptor)
 
 
-def parse_tensors(data: bytes, where: str, expected: Mapping[str, Entry]) -> tuple[Weights, dict[str, str]]:
+def parse_tensors(data: bytes, where: str, expected: Mapping[str, TensorSpec]) -> tuple[Weights, dict[str, str]]:
     """Tensors as float32 from the bytes of a safetensors file that holds exactly these, and its metadata."""
     header, metadata = parse_header(data, where)
     if header.keys() != expected.keys():
@@ -65,7 +64,7 @@ def check_numbers(tensors: Weights, where: str) -> None:
             )
 
 
-def parse_header(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, str]]:
+def parse_header(data: bytes, where: str) -> tuple[dict[str, object], dict[str, str]]:
     """What a safetensors file says of its entries, not yet checked, and its metadata."""
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(HEADER, len(data) - 8):
@@ -79,7 +78,7 @@ def parse_header(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, str
     return header, metadata
 
 
-def _as_expected(entry: Any, shape: tuple[int, ...], dtype: str) -> bool:
+def _as_expected(entry: object, shape: tuple[int, ...], dtype: str) -> bool:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         return False
     offsets = entry["data_offsets"]

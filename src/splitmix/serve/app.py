@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from fractions import Fraction
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Annotated, Any
@@ -16,15 +15,30 @@ from starlette.exceptions import HTTPException
 from splitmix import __version__
 from splitmix.core.errors import UserError
 from splitmix.core.objective import Attack
+from splitmix.core.width import Width
+from splitmix.runtime.images import TooManyPixelsError, UnreadableError
+from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.model import Model
-from splitmix.runtime.pictures import TooManyPixelsError, UnreadableError
 from splitmix.serve.describe import page_of
-from splitmix.serve.limits import Guard, Limits
+from splitmix.serve.limits import Guard, ServerLimits
 from splitmix.serve.metrics import Counting
-from splitmix.serve.questions import bodies, form_schema, read_json, read_question
-from splitmix.serve.schemas import Answer, AskPixels, Error, Planned, Wish, read_record, sentence
+from splitmix.serve.questions import (
+    Health,
+    ModelFacts,
+    PictureAnswer,
+    PixelQuestion,
+    PlanAnswer,
+    PlanQuestion,
+    Refusal,
+    body_of,
+    checked,
+    read_json,
+    read_question,
+    sentence,
+)
 from splitmix.serve.service import BusyError, Service
 
+LIMITS = ServerLimits()
 STATIC = Path(__file__).parent / "static"
 REASONS = {
     400: "what was sent cannot be read",
@@ -36,13 +50,12 @@ REASONS = {
     503: "busy",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error, "description": reason} for status, reason in REASONS.items()
+    status: {"model": Refusal, "description": reason} for status, reason in REASONS.items()
 }
 
 
-def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limits: Limits | None = None) -> FastAPI:
+def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limits: ServerLimits = LIMITS) -> FastAPI:
     """The interface of one model; with an attack, visitors may turn it on the pictures that they send."""
-    limits = limits or Limits()
     service = Service(model, attack, limits)
     app = FastAPI(
         title="splitmix",
@@ -61,44 +74,42 @@ def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limi
     return app
 
 
-def _add_questions(app: FastAPI, service: Service, limits: Limits) -> None:
-    @app.post(
-        "/api/predict", responses=ERRORS, openapi_extra=bodies(json=AskPixels.model_json_schema(), form=form_schema())
-    )
-    async def predict(request: Request) -> Answer:
+def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None:
+    @app.post("/api/predict", responses=ERRORS, openapi_extra=body_of(PixelQuestion, form=True))
+    async def predict(request: Request) -> PictureAnswer:
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
         asked = perf_counter()
         ask, decode = await read_question(request, limits.pixels)
         return await service.run(lambda: service.answer(ask, decode(service.model.image), asked))
 
     @app.get("/api/plan", responses=ERRORS)
-    async def plan(wish: Annotated[Wish, Query()]) -> Planned:
+    async def plan(limits: Annotated[PlanQuestion, Query()]) -> PlanAnswer:
         """The best dial within limits on time, memory, work and accuracy."""
-        return await service.plan(wish)
+        return await service.plan(limits)
 
-    @app.post("/api/plan", responses=ERRORS, openapi_extra=bodies(json=Wish.model_json_schema()))
-    async def plan_by_json(request: Request) -> Planned:
+    @app.post("/api/plan", responses=ERRORS, openapi_extra=body_of(PlanQuestion))
+    async def plan_by_json(request: Request) -> PlanAnswer:
         """The same, with the limits in JSON."""
-        return await service.plan(read_record(Wish, await read_json(request)))
+        return await service.plan(checked(PlanQuestion, await read_json(request)))
 
 
 def _add_facts(app: FastAPI, service: Service, name: str) -> None:
     model, began = service.model, monotonic()
 
     @app.get("/api/model")
-    async def about() -> dict[str, Any]:
+    async def about() -> ModelFacts:
         """What is served now: classes, widths, what each costs, and the measured table."""
-        return {**facts_of(model), "name": name, "attack": service.attack.name if service.attack else None}
+        return facts_of(model, name, service.attack)
 
     @app.get("/api/manifest")
-    async def manifest() -> dict[str, Any]:
+    async def manifest() -> Manifest:
         """The manifest of the bundle, as it is on disk."""
-        return model.manifest.model_dump(mode="json", by_alias=True)
+        return model.manifest
 
     @app.get("/health")
-    async def health() -> dict[str, Any]:
+    async def health() -> Health:
         """Whether it serves, which widths, and for how long."""
-        return {"status": "ok", "widths": [str(w) for w in model.widths], "seconds": round(monotonic() - began, 1)}
+        return Health(status="ok", widths=list(map(str, model.widths)), seconds=round(monotonic() - began, 1))
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
@@ -118,24 +129,25 @@ def _add_pages(app: FastAPI) -> None:
     app.mount("/static", StaticFiles(directory=STATIC))
 
 
-def facts_of(model: Model) -> dict[str, Any]:
-    """What a client must know before it asks: from the manifest, for the bases that have arrived."""
+def facts_of(model: Model, name: str, attack: Attack | None) -> ModelFacts:
+    """What is served now."""
     said, widest = model.manifest, model.widths[-1]
-    table = said.table.model_dump(mode="json")
-    return {
-        "net": said.net.name,
-        "task": said.trained.get("task"),
-        "storage": said.storage,
-        "classes": list(model.classes),
-        "image": list(model.image),
-        "atom": str(model.atom),
-        "bases": len(said.bases),
-        "widths": [str(width) for width in model.widths],
-        "dual": model.dual,
-        "costs": [cost.model_dump() for cost in said.costs[: len(model.widths)]],
-        "table": {**table, "rows": [row for row in table["rows"] if Fraction(row["width"]) <= widest]},
-        "version": __version__,
-    }
+    return ModelFacts(
+        net=said.net.name,
+        task=said.trained.get("task"),
+        storage=said.storage,
+        classes=list(model.classes),
+        image=list(model.image),
+        atom=str(model.atom),
+        bases=len(said.bases),
+        widths=list(map(str, model.widths)),
+        dual=model.dual,
+        costs=said.costs[: len(model.widths)],
+        table=said.table.model_copy(update={"rows": [row for row in said.table.rows if Width(row.width) <= widest]}),
+        version=__version__,
+        name=name,
+        attack=attack.name if attack else None,
+    )
 
 
 def _lifespan(service: Service) -> Any:

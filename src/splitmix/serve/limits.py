@@ -32,7 +32,7 @@ HEADERS = (
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """Bounds that keep the server serving whatever it is sent."""
 
     body: int = 1_000_000  # bytes of a request; below this, uploads stay in memory and never touch a disk
@@ -44,10 +44,10 @@ class Limits:
     connections: int = 512
 
 
-class Rates:
+class RequestRates:
     """A bucket for each address: it holds two seconds' worth of requests and fills up again at the rate.
 
-    >>> rates = Rates(2.0, clock=lambda: 0.0)
+    >>> rates = RequestRates(2.0, clock=lambda: 0.0)
     >>> [rates.wait("192.0.2.1") for _ in range(5)]
     [0.0, 0.0, 0.0, 0.0, 0.5]
     """
@@ -73,8 +73,8 @@ class Rates:
 class Guard:
     """Stands before the app: refuses what comes too often, is too large or too slow, and never reads it all first."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self.app, self.limits, self.rates = app, limits, Rates(limits.rate)
+    def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
+        self.app, self.limits, self.rates = app, limits, RequestRates(limits.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

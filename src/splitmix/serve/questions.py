@@ -1,26 +1,151 @@
-"""Reading a question: JSON with pixels, or a form with a file; anything else is one sentence and a status."""
+"""What is asked and answered, in words that the interface's description shows, and how a question is read."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from splitmix.core.errors import UserError
-from splitmix.runtime.pictures import Pixels, from_file, from_pixels
-from splitmix.serve.schemas import Ask, AskPixels, read_record
+from splitmix.runtime.images import Pixels, picture_from_file, picture_from_pixels
+from splitmix.runtime.manifest import CostRecord, TableRecord
+from splitmix.runtime.plan import DialOption
 
 Decode = Callable[[tuple[int, ...]], Pixels]  # the shape of the model's images -> the picture; takes a moment
+Asked = TypeVar("Asked", bound=BaseModel)
 
 
-async def read_question(request: Request, most_pixels: int) -> tuple[Ask, Decode]:
+class Question(BaseModel):
+    """How a picture is to be classified."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    width: str | int | float | None = Field(
+        None, description="share of the channels, such as 1/2; default: all there is"
+    )
+    robust: float | None = Field(None, ge=0, le=1, description="robustness: 0 clean norms, 1 noisy norms; default: 0")
+    deadline_ms: float | None = Field(None, gt=0, le=60_000, description="add bases in order until this time is over")
+    confidence: float | None = Field(
+        None, gt=0, lt=1, description="add bases in order until the answer is this settled"
+    )
+    attack: bool = Field(False, description="also attack the picture, at this dial")
+    label: str | int | None = Field(None, description="true class, by name or number; default: the class predicted")
+
+    @field_validator("width", "robust", "deadline_ms", "confidence", "label", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("it should be a number")
+        return value
+
+
+class PixelQuestion(Question):
+    """A picture as numbers, and how it is to be classified."""
+
+    pixels: Any = Field(..., description="rows of pixels, each of whole numbers from 0 to 255")
+
+
+class Vote(BaseModel):
+    """What one base says by itself."""
+
+    label: str
+    probability: float
+
+
+class Verdict(BaseModel):
+    """What the mix of bases says."""
+
+    label: str = Field(description="the most likely class")
+    probabilities: list[float] = Field(description="of all classes, in the order of /api/model")
+    votes: list[Vote] = Field(description="of every base that was asked; empty with a deadline or a confidence")
+    milliseconds: float = Field(description="time in the model, on this machine")
+
+
+class Attacked(Verdict):
+    """What the mix says of the attacked picture."""
+
+    picture: str = Field(description="the attacked picture, 8 bits a colour, as PNG in base64")
+    target: str = Field(description="the class that the attack leads away from")
+    fooled: bool = Field(description="whether the answer is another class than that")
+    attack: str = Field(description="the attack in full")
+    attack_milliseconds: float
+
+
+class PictureAnswer(Verdict):
+    """The class of a picture, and what it cost to find."""
+
+    width: str = Field(description="the width that answered; narrower than asked if time was short")
+    robust: float
+    bases: int
+    parameters: int
+    macs: int = Field(description="multiplications of convolutions and linears")
+    attacked: Attacked | None = Field(None, description="the same for the attacked picture, if it was asked for")
+
+
+class Refusal(BaseModel):
+    """Why there is no answer, in one sentence."""
+
+    error: str
+
+
+class ModelFacts(BaseModel):
+    """What a client must know before it asks: from the manifest, for the bases that have arrived."""
+
+    net: str
+    task: str | None
+    storage: str
+    classes: list[str] = Field(description="their names, in the order of the probabilities")
+    image: list[int] = Field(description="height, width and channels of the pictures it takes")
+    atom: str = Field(description="the width of one base")
+    bases: int = Field(description="of the whole bundle, whatever has arrived of it")
+    widths: list[str] = Field(description="that can be asked for now")
+    dual: bool = Field(description="whether it has a robustness dial")
+    costs: list[CostRecord] = Field(description="of every width")
+    table: TableRecord = Field(description="measured accuracies")
+    version: str
+    name: str
+    attack: str | None = Field(description="the attack that visitors may ask for, in full")
+
+
+class Health(BaseModel):
+    """That it serves, and since when."""
+
+    status: str
+    widths: list[str]
+    seconds: float = Field(description="since it was started")
+
+
+class PlanQuestion(BaseModel):
+    """What a dial must keep to; what is left out is no limit."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    max_ms: float | None = Field(None, ge=0, description="milliseconds for one picture, measured on this machine")
+    max_mb: float | None = Field(None, ge=0, description="megabytes of memory, measured on this machine")
+    max_macs: float | None = Field(None, ge=0, description="multiplications")
+    min_clean: float | None = Field(None, ge=0, le=1, description="accuracy on pictures as they are")
+    min_robust: float | None = Field(None, ge=0, le=1, description="accuracy under attack")
+    prefer: Literal["clean", "robust", "latency"] = Field("clean", description="what to be best at within the limits")
+
+
+class PlanAnswer(BaseModel):
+    """The best dial within the limits; if none keeps to them, the nearest."""
+
+    fits: bool = Field(description="whether the dial keeps to all limits")
+    option: DialOption = Field(description="the dial, and what it promises")
+    binding: list[str] = Field(description="limits that decided, or that are missed")
+    relax: dict[str, float] = Field(description="what the missed limits would have to be")
+
+
+async def read_question(request: Request, most_pixels: int) -> tuple[Question, Decode]:
     """How to classify, and how to get at the picture."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        ask: AskPixels = read_record(AskPixels, await read_json(request))
-        return ask, lambda shape: from_pixels(ask.pixels, shape)
+        ask = checked(PixelQuestion, await read_json(request))
+        return ask, lambda shape: picture_from_pixels(ask.pixels, shape)
     if kind != "multipart/form-data":
         raise HTTPException(415, f"a body of type '{kind[:40]}' was sent; send application/json or multipart/form-data")
     async with request.form(max_files=1, max_fields=10, max_part_size=1000) as form:
@@ -30,7 +155,7 @@ async def read_question(request: Request, most_pixels: int) -> tuple[Ask, Decode
             raise UserError("the form has no file called 'image'")
         data = await image.read()
     settings = {key: value if value != "" else None for key, value in fields.items()}
-    return read_record(Ask, settings), lambda shape: from_file(data, shape, most=most_pixels)
+    return checked(Question, settings), lambda shape: picture_from_file(data, shape, most=most_pixels)
 
 
 async def read_json(request: Request) -> Any:
@@ -41,15 +166,33 @@ async def read_json(request: Request) -> Any:
         raise HTTPException(400, f"the body is no JSON: {str(error)[:100]}") from None
 
 
-def bodies(**kinds: dict[str, Any]) -> dict[str, Any]:
-    """A body that we read ourselves, in the words of OpenAPI: its schema as JSON, and as a form if it may be one."""
-    names = {"json": "application/json", "form": "multipart/form-data"}
-    content = {names[kind]: {"schema": schema} for kind, schema in kinds.items()}
+def checked(kind: type[Asked], given: Any) -> Asked:
+    """A checked record, or one sentence that names every mistake."""
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise UserError("; ".join(dict.fromkeys(sentence(mistake) for mistake in error.errors()))) from None
+
+
+def body_of(kind: type[BaseModel], *, form: bool = False) -> dict[str, object]:
+    """A body that we read ourselves, in the words of OpenAPI: its schema as JSON, and as a form with a picture."""
+    content = {"application/json": {"schema": kind.model_json_schema()}}
+    if form:
+        schema = Question.model_json_schema()
+        file = {"type": "string", "format": "binary", "description": "a file (in a form)"}
+        schema |= {"properties": {"image": file, **schema["properties"]}, "required": ["image"]}
+        content["multipart/form-data"] = {"schema": schema}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def form_schema() -> dict[str, Any]:
-    """A question whose picture is a file."""
-    schema = Ask.model_json_schema()
-    file = {"type": "string", "format": "binary", "description": "a file (in a form)"}
-    return {**schema, "properties": {"image": file, **schema["properties"]}, "required": ["image"]}
+def sentence(mistake: Any) -> str:
+    """One mistake that pydantic found, in words."""
+    where = [str(part) for part in mistake["loc"] if part not in ("body", "query")]
+    name = where[0] if where else "the request"
+    if mistake["type"] == "missing":
+        return f"{name} is missing"
+    if mistake["type"] == "extra_forbidden":
+        return f"there is no setting '{name}'; see /docs"
+    said = mistake["msg"].removeprefix("Value error, ")
+    wanted = said[:1].lower() + said[1:]
+    return f"{name} is {str(mistake['input'])[:40]!r}, but {wanted.replace('input should', 'it should')}"

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from splitmix.core.errors import UserError
-from splitmix.serve.limits import Limits
+from splitmix.serve.limits import ServerLimits
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -53,7 +53,7 @@ def is_private(listening: socket.socket) -> bool:
     return ip_address(listening.getsockname()[0]).is_loopback
 
 
-def run(server: uvicorn.Server, listening: socket.socket) -> None:
+def serve_until_stopped(server: uvicorn.Server, listening: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C; what has begun is finished within five seconds."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again once it has stopped
     try:
@@ -64,7 +64,7 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def make_server(app: ASGIApp, limits: Limits, *, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """A server that is not running yet; `ready` is called when it is."""
     config = uvicorn.Config(
         app,

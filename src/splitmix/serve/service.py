@@ -13,17 +13,15 @@ from torch import Tensor
 from splitmix.core.errors import UserError
 from splitmix.core.objective import Attack
 from splitmix.core.width import Width, parse_width
-from splitmix.runtime.images import to_net
+from splitmix.runtime.images import Pixels, to_net, to_png
 from splitmix.runtime.model import Model
-from splitmix.runtime.pictures import Pixels, to_png
-from splitmix.runtime.plan import Limits as Bounds
-from splitmix.runtime.plan import plan
+from splitmix.runtime.plan import Limits, plan
 from splitmix.runtime.probe import probe
-from splitmix.serve.limits import Limits
+from splitmix.serve.limits import ServerLimits
 from splitmix.serve.metrics import Metrics
-from splitmix.serve.schemas import Answer, Ask, Attacked, Found, Planned, Verdict, Vote, Wish
+from splitmix.serve.questions import Attacked, PictureAnswer, PlanAnswer, PlanQuestion, Question, Verdict, Vote
 
-Result = TypeVar("Result")
+Done = TypeVar("Done")
 
 
 class BusyError(Exception):
@@ -33,14 +31,14 @@ class BusyError(Exception):
 class Service:
     """Answers questions about pictures; it keeps none of them."""
 
-    def __init__(self, model: Model, attack: Attack | None, limits: Limits) -> None:
+    def __init__(self, model: Model, attack: Attack | None, limits: ServerLimits) -> None:
         self.model, self.attack, self.limits, self.metrics = model, attack, limits, Metrics()
         # one thread for each prediction: small nets do not get faster by more, and answers repeat to the bit
         self._pool = ThreadPoolExecutor(limits.threads, "predict", initializer=torch.set_num_threads, initargs=(1,))
         self._under_way = 0
         self._probing = asyncio.Lock()
 
-    async def run(self, work: Callable[..., Result], *given: Any) -> Result:
+    async def run(self, work: Callable[..., Done], *given: Any) -> Done:
         """Run work in one of the threads, or refuse it if too much is waiting."""
         if self._under_way >= self.limits.threads + self.limits.waiting:
             raise BusyError
@@ -61,16 +59,15 @@ class Service:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    async def plan(self, wish: Wish) -> Planned:
+    async def plan(self, asked: PlanQuestion) -> PlanAnswer:
         """The best dial within limits; this machine is measured once, by whoever asks first."""
         async with self._probing:
             measured = await self.run(probe, self.model)
-        bounds = Bounds(**wish.model_dump(exclude={"prefer"}))
-        found = plan(self.model, bounds, prefer=wish.prefer, measured=measured)
-        option = Found(**found.option.record())
-        return Planned(fits=found.fits, option=option, binding=list(found.binding), relax=found.relax)
+        limits = Limits(**asked.model_dump(exclude={"prefer"}))
+        found = plan(self.model, limits, prefer=asked.prefer, measured=measured)
+        return PlanAnswer(fits=found.fits, option=found.option, binding=list(found.binding), relax=found.relax)
 
-    def answer(self, ask: Ask, pixels: Pixels, asked: float) -> Answer:
+    def answer(self, ask: Question, pixels: Pixels, asked: float) -> PictureAnswer:
         """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock."""
         target = None if ask.label is None else self._class(ask.label)
         width = self.model.widths[-1] if ask.width is None else parse_width(ask.width)
@@ -81,7 +78,7 @@ class Service:
             verdict, width = self._hurried(ask, pixels, width, robust, asked)
         cost = self.model.manifest.cost(width)
         self.metrics.seconds.labels(width=str(width)).observe(verdict.milliseconds / 1e3)
-        return Answer(
+        return PictureAnswer(
             **dict(verdict),
             width=str(width),
             robust=robust,
@@ -102,7 +99,9 @@ class Service:
         ]
         return self._said(shares.numpy(), votes, 1e3 * spent)
 
-    def _hurried(self, ask: Ask, pixels: Pixels, width: Width, robust: float, asked: float) -> tuple[Verdict, Width]:
+    def _hurried(
+        self, ask: Question, pixels: Pixels, width: Width, robust: float, asked: float
+    ) -> tuple[Verdict, Width]:
         """As many bases as the deadline or the confidence wants; says which width they make up."""
         left = None
         if ask.deadline_ms is not None:  # waiting for a thread takes time as well

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, Field
 
 from splitmix import __version__
 from splitmix.core.errors import UserError
@@ -14,6 +15,29 @@ from splitmix.data.prepare.sources import Original
 from splitmix.data.prepare.store import digest_of
 
 Tell = Callable[[str], None]
+
+
+class OriginalRecord(BaseModel):
+    """An original that was used: what it was, unless it was a folder."""
+
+    path: str
+    page: str
+    bytes: int | None = None
+    sha256: str | None = None
+    published_md5: str | None = None
+    as_published: bool | None = None
+
+
+class PreparedRecord(BaseModel):
+    """What lies beside a prepared file: what it is, and what it was made from."""
+
+    schema_version: int = Field(alias="schema")
+    file: str
+    bytes: int
+    sha256: str
+    made_from: list[OriginalRecord]
+    terms: str
+    splitmix: str
 
 
 def prepare(task: str, root: Path, *, download: bool = False, tell: Tell = print, watch: Watch | None = None) -> None:
@@ -61,35 +85,35 @@ def _make(name: str, way: Way, root: Path, tell: Tell) -> None:
     used = [_record(original, root) for original in way.originals]
     tell(f"making {name} from {', '.join(original.path for original in way.originals[:4])}{_more(way)}")
     way.convert(_folder(root), target)
-    record = {
-        "schema": 1,
-        "file": target.name,
-        "bytes": target.stat().st_size,
-        "sha256": digest_of(target),
-        "made_from": used,
-        "terms": way.terms,
-        "splitmix": __version__,
-    }
-    write_atomically(target.with_suffix(".json"), json.dumps(record, indent=1).encode())
-    odd = [entry["path"] for entry in used if entry.get("as_published") is False]
+    record = PreparedRecord(
+        schema=1,
+        file=target.name,
+        bytes=target.stat().st_size,
+        sha256=digest_of(target),
+        made_from=used,
+        terms=way.terms,
+        splitmix=__version__,
+    )
+    said = record.model_dump(by_alias=True, exclude_unset=True)
+    write_atomically(target.with_suffix(".json"), json.dumps(said, indent=1).encode())
+    odd = [entry.path for entry in used if entry.as_published is False]
     if odd:
         tell(f"note: not as published, by checksum: {', '.join(odd)}; the record beside {name} has what they are")
     tell(f"made {name}; terms of use: {way.terms}")
 
 
-def _record(original: Original, root: Path) -> dict[str, Any]:
+def _record(original: Original, root: Path) -> OriginalRecord:
     place = _place(original, root)
     if place is None or place.is_dir():
-        return {"path": original.path, "page": original.page}
-    as_published = digest_of(place, "md5") == original.md5 if original.md5 else None
-    return {
-        "path": original.path,
-        "page": original.page,
-        "bytes": place.stat().st_size,
-        "sha256": digest_of(place),
-        "published_md5": original.md5 or None,
-        "as_published": as_published,
-    }
+        return OriginalRecord(path=original.path, page=original.page)
+    return OriginalRecord(
+        path=original.path,
+        page=original.page,
+        bytes=place.stat().st_size,
+        sha256=digest_of(place),
+        published_md5=original.md5 or None,
+        as_published=digest_of(place, "md5") == original.md5 if original.md5 else None,
+    )
 
 
 def _folder(root: Path) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.data.prepare.pickles import read_inert
+from splitmix.data.prepare.pickles import read_pickled_arrays
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images (n, 32, 32, 3), labels
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
@@ -62,7 +62,7 @@ def _records(stream: BinaryIO) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _pickled(name: str, stream: BinaryIO) -> tuple[NDArray[Any], NDArray[Any]]:
     """A python batch: a dict with `data` (n, 3072) and a list of `labels`."""
-    value = read_inert(name, stream)
+    value = read_pickled_arrays(name, stream)
     held = {str(key, "ascii", "replace") if isinstance(key, bytes) else key: item for key, item in value.items()}
     labels, data = held.get("labels"), held.get("data")
     if not isinstance(data, np.ndarray) or not isinstance(labels, list) or not all(type(y) is int for y in labels):

@@ -16,6 +16,8 @@ from splitmix.data.prepare.digits import Half
 from splitmix.data.prepare.sources import Original
 from splitmix.data.prepare.store import write_arrays, write_pack
 
+ReadHalves = Callable[[Sequence[Path]], Sequence[Half]]
+
 
 @dataclass(frozen=True)
 class Way:
@@ -88,27 +90,30 @@ def _small(images: NDArray[np.uint8], size: int = 28) -> NDArray[np.uint8]:
     return made
 
 
-def _digits_way(originals: tuple[Original, ...], halves: Callable[[Path], Sequence[Half]], terms: str) -> Way:
-    return Way(originals, lambda folder, target: write_digits(halves(folder), target), sources.TERMS[terms])
-
-
-def _fedbn_way(folder_name: str, terms: str) -> Way:
-    originals = sources.fedbn(folder_name)
+def _digits_ways(terms: str, fedbn: str, originals: tuple[Original, ...], read: ReadHalves) -> tuple[Way, ...]:
+    """A domain of digits from its own originals, or from FedBN's."""
+    theirs = sources.fedbn_originals(fedbn)
 
     def convert(folder: Path, target: Path) -> None:
-        *parts, test = (folder / original.path for original in originals)
-        write_fedbn(digits.fedbn(parts), digits.fedbn([test]), target)
+        write_digits(read([folder / original.path for original in originals]), target)
 
-    return Way(originals, convert, sources.TERMS[terms])
+    def convert_fedbn(folder: Path, target: Path) -> None:
+        *parts, test = (folder / original.path for original in theirs)
+        write_fedbn(digits.read_fedbn(parts), digits.read_fedbn([test]), target)
 
-
-def _mnist(folder: Path) -> list[Half]:
-    files = [folder / original.path for original in sources.MNIST]
-    return [digits.mnist(files[0], files[1]), digits.mnist(files[2], files[3])]
+    return (Way(originals, convert, sources.TERMS[terms]), Way(theirs, convert_fedbn, sources.TERMS[terms]))
 
 
-def _matlab(originals: tuple[Original, ...], folder: Path) -> list[Half]:
-    return [digits.from_matlab(folder / original.path) for original in originals]
+def _mnist(files: Sequence[Path]) -> list[Half]:
+    return [digits.mnist(*files[:2]), digits.mnist(*files[2:])]
+
+
+def _mnist_m(files: Sequence[Path]) -> list[Half]:
+    return [digits.mnist_m(file.parent, part) for file, part in zip(files, ("train", "test"), strict=True)]
+
+
+def _each(read: Callable[[Path], Half]) -> ReadHalves:
+    return lambda files: [read(file) for file in files]
 
 
 def write_cifar10(place: Path, target: Path, *, small: bool = False) -> None:
@@ -141,7 +146,7 @@ def write_pictures(known: packs.PackedSet, size: int, folder: Path, target: Path
     write_pack(target, [names[0] for names in known.domains], known.class_names, _pictures(known, size, folder))
 
 
-def _pictures(known: packs.PackedSet, size: int, folder: Path) -> Iterator[tuple[int, pictures.Picture]]:
+def _pictures(known: packs.PackedSet, size: int, folder: Path) -> Iterator[tuple[int, pictures.PackedPicture]]:
     base = folder / known.name
     listed = known is packs.DOMAINNET
     places = [] if listed else pictures.find_domains(base, known.domains)
@@ -158,35 +163,17 @@ def _pictures(known: packs.PackedSet, size: int, folder: Path) -> Iterator[tuple
             yield number, picture
 
 
-_ORIGINALS = {"domainnet": sources.DOMAINNET, "office-caltech10": sources.OFFICE, "pacs": sources.PACS}
-
 WAYS: dict[str, tuple[Way, ...]] = {  # how each prepared file can be made; the first way is the preferred one
-    "digits/mnist.npz": (_digits_way(sources.MNIST, _mnist, "mnist"), _fedbn_way("MNIST", "mnist")),
-    "digits/svhn.npz": (
-        _digits_way(sources.SVHN, partial(_matlab, sources.SVHN), "svhn"),
-        _fedbn_way("SVHN", "svhn"),
-    ),
-    "digits/usps.npz": (
-        _digits_way(sources.USPS, lambda f: [digits.usps(f / o.path) for o in sources.USPS], "usps"),
-        _fedbn_way("USPS", "usps"),
-    ),
-    "digits/synthdigits.npz": (
-        _digits_way(sources.SYNTH, partial(_matlab, sources.SYNTH), "synthdigits"),
-        _fedbn_way("SynthDigits", "synthdigits"),
-    ),
-    "digits/mnist_m.npz": (
-        _digits_way(
-            sources.MNIST_M,
-            lambda folder: [digits.mnist_m(folder / "mnist_m", part) for part in ("train", "test")],
-            "mnist_m",
-        ),
-        _fedbn_way("MNIST_M", "mnist_m"),
-    ),
+    "digits/mnist.npz": _digits_ways("mnist", "MNIST", sources.MNIST, _mnist),
+    "digits/svhn.npz": _digits_ways("svhn", "SVHN", sources.SVHN, _each(digits.from_matlab)),
+    "digits/usps.npz": _digits_ways("usps", "USPS", sources.USPS, _each(digits.usps)),
+    "digits/synthdigits.npz": _digits_ways("synthdigits", "SynthDigits", sources.SYNTH, _each(digits.from_matlab)),
+    "digits/mnist_m.npz": _digits_ways("mnist_m", "MNIST_M", sources.MNIST_M, _mnist_m),
     "cifar10.npz": _cifar_ways(small=False),
     "cifar10_small.npz": _cifar_ways(small=True),
     **{
         known.file(size): (
-            Way(_ORIGINALS[known.name], partial(write_pictures, known, size), sources.TERMS[known.name]),
+            Way(sources.PICTURES[known.name], partial(write_pictures, known, size), sources.TERMS[known.name]),
         )
         for known in packs.SETS.values()
         for size in packs.SIZES

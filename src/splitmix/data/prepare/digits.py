@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.data.prepare.pickles import read_inert
+from splitmix.data.prepare.pickles import read_pickled_arrays
 from splitmix.data.prepare.pictures import open_picture
 
 Rows = NDArray[np.int64]
@@ -108,7 +108,7 @@ def mnist_m(folder: Path, part: str) -> Half:
     return Half(np.array(labels, np.int64), images)
 
 
-def fedbn(files: list[Path]) -> Half:
+def read_fedbn(files: list[Path]) -> Half:
     """FedBN's pickles of (images, labels), one after the other; read as data, never unpickled."""
     parts = []
     for file in files:
@@ -117,7 +117,7 @@ def fedbn(files: list[Path]) -> Half:
         except OSError as error:
             raise damaged(file, "a pickle of arrays", error) from None
         with stream:
-            value = read_inert(file, stream)
+            value = read_pickled_arrays(file, stream)
         if not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, np.ndarray) for part in value)):
             raise damaged(file, "a pair of arrays, images and labels", f"it holds a {type(value).__name__}")
         parts.append(value)

@@ -21,7 +21,7 @@ from splitmix.core.errors import UserError
 KINDS = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8")
 
 
-def read_inert(file: str | Path, stream: BinaryIO) -> Any:
+def read_pickled_arrays(file: str | Path, stream: BinaryIO) -> Any:
     """The value in a pickle of plain values and number arrays; `file` names it in errors."""
     machine = _Machine()
     try:
@@ -44,7 +44,7 @@ class _Name:
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("numpy._core.", "numpy.core.")  # the same function in newer versions
-        if self.text not in ("numpy ndarray", *RECIPES):
+        if self.text not in ("numpy ndarray", *KNOWN_CALLS):
             raise ValueError(f"it asks for '{text}'")
 
 
@@ -83,7 +83,7 @@ def _array(raw: Any, kind: Any, shape: Any, order: Any) -> NDArray[Any]:
     return np.frombuffer(data, kind.dtype).reshape(sides, order="F" if order == "F" else "C")
 
 
-RECIPES: dict[str, Callable[..., Any]] = {
+KNOWN_CALLS: dict[str, Callable[..., Any]] = {
     "numpy.core.multiarray _reconstruct": _Draft,
     "numpy.core.numeric _frombuffer": _array,
     "numpy dtype": _Kind,
@@ -117,8 +117,8 @@ class _Machine:
             self.stack.append(CONSTANTS[name])
         elif name in EMPTY:
             self.stack.append(EMPTY[name]())
-        elif name in STEPS:
-            STEPS[name](self, argument)
+        elif name in OPCODES:
+            OPCODES[name](self, argument)
         elif name not in ("PROTO", "FRAME", "STOP"):
             raise ValueError(f"it asks for {name}")
 
@@ -154,7 +154,7 @@ class _Machine:
         given, name = self.stack.pop(), self.stack.pop()
         if not isinstance(name, _Name) or not isinstance(given, tuple):
             raise ValueError("it asks for a call")
-        self.stack.append(RECIPES[name.text](*given))
+        self.stack.append(KNOWN_CALLS[name.text](*given))
 
     def build(self) -> None:
         state, draft = self.stack.pop(), self.stack.pop()
@@ -165,7 +165,7 @@ class _Machine:
         self.memory = {place: built if value is draft else value for place, value in self.memory.items()}
 
 
-STEPS: dict[str, Callable[[_Machine, Any], Any]] = {
+OPCODES: dict[str, Callable[[_Machine, Any], Any]] = {
     "TUPLE": lambda m, _: m.stack.append(tuple(m.run())),
     "LIST": lambda m, _: m.stack.append(m.run()),
     "TUPLE1": lambda m, _: m.tuple_of(1),

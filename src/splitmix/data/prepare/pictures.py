@@ -20,7 +20,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 
 @dataclass(frozen=True)
-class Picture:
+class PackedPicture:
     """One picture of a tree, as JPEG of the size that was asked for."""
 
     name: str  # class/file
@@ -51,11 +51,13 @@ def open_tree(place: Path) -> Tree:
     return Tree(place, tuple(members), lambda name: archive.read(members[name]))
 
 
-def read_pictures(tree: Tree, classes: Mapping[str, int], size: int, is_test: Mapping[str, bool]) -> Iterator[Picture]:
+def read_pictures(
+    tree: Tree, classes: Mapping[str, int], size: int, is_test: Mapping[str, bool]
+) -> Iterator[PackedPicture]:
     """The pictures that `is_test` names, one at a time, as squares of `size` pixels (bilinear, in three colours)."""
     for name, test in is_test.items():
         picture = open_picture(lambda name=name: tree.read(name), tree.place / name)  # type: ignore[misc]
-        yield Picture(name, classes[name.split("/")[0]], test, _jpeg(picture, size))
+        yield PackedPicture(name, classes[name.split("/")[0]], test, _jpeg(picture, size))
 
 
 def listed_split(tree: Tree, classes: Mapping[str, int], train: Path, test: Path) -> dict[str, bool]:

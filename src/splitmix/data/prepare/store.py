@@ -1,43 +1,25 @@
 """Prepared files: written whole or not at all, each with a record of what it was made from."""
 
 import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
-from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from splitmix.core.errors import UserError
-from splitmix.data.prepare.pictures import Picture
+from splitmix.core.files import open_atomically
+from splitmix.data.prepare.pictures import PackedPicture
 
 
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path) -> AbstractContextManager[BinaryIO]:
     """A file to write that takes its place only when all is written; for what is too large for memory."""
-    part = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            part.unlink()
-        if isinstance(error, OSError):
-            raise UserError(
-                f"'{path}' cannot be written ({error.strerror or error}); choose a data root where you may write, "
-                "with enough space"
-            ) from error
-        raise
+    advice = "choose a data root where you may write, with enough space"
+    return open_atomically(path, lambda error: f"'{path}' cannot be written ({error.strerror or error}); {advice}")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -49,7 +31,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def write_pack(
-    path: Path, domains: Sequence[str], classes: Sequence[str], pictures: Iterable[tuple[int, Picture]]
+    path: Path, domains: Sequence[str], classes: Sequence[str], pictures: Iterable[tuple[int, PackedPicture]]
 ) -> None:
     """An .npz file of JPEGs: all their bytes in one array, where each begins, and label, domain, part and name of each.
 

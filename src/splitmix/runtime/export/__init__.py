@@ -14,12 +14,12 @@ from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width, parse_dial
 from splitmix.runtime.export.onnx_file import Onnx
-from splitmix.runtime.export.plain import Array, Run, plain_graph
+from splitmix.runtime.export.plain import Array, RunFile, plain_graph
 from splitmix.runtime.export.pte_file import Pte
 from splitmix.runtime.model import Model, WidthLike, bases_of
 
-DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)  # where a file with a dial is checked
-BATCHES = (1, 7)
+CHECKED_DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)  # where a file with a dial is checked
+CHECKED_BATCHES = (1, 7)
 MOST = 1e-5  # that logits may differ from the model's; of the largest of them, where that is above 1
 
 
@@ -31,10 +31,10 @@ class Format(Protocol):
 
     def write(self, graph: fx.GraphModule, image: Sequence[int], about: Mapping[str, str]) -> bytes: ...
 
-    def open(self, data: bytes) -> Run: ...
+    def open(self, data: bytes) -> RunFile: ...
 
 
-Part = tuple[str, slice]  # the name of a file, and which bases are in it
+FilePart = tuple[str, slice]  # the name of a file, and which bases are in it
 FORMATS: dict[str, Format] = {"onnx": Onnx(), "pte": Pte()}
 
 
@@ -75,7 +75,7 @@ def _widths(model: Model, widest: WidthLike | None) -> tuple[Width, ...]:
 
 
 def _export(
-    model: Model, folder: Path, parts: Sequence[Part], widths: Sequence[Width], robust: float | None, format: str
+    model: Model, folder: Path, parts: Sequence[FilePart], widths: Sequence[Width], robust: float | None, format: str
 ) -> list[Exported]:
     """A file for each part, if the means over the first of them are what the model says at these widths."""
     if format not in FORMATS:
@@ -94,20 +94,20 @@ def _export(
             f"exporting to {format} needs {missing.name}, which is not installed; "
             f'run: pip install "splitmix[{kind.extra}]"'
         ) from missing
-    dials = (fixed,) if fixed is not None else DIALS if model.dual else (0.0,)
+    dials = (fixed,) if fixed is not None else CHECKED_DIALS if model.dual else (0.0,)
     worst = max(check(model, runs, widths, dial) for dial in dials)
     for path, data in files.items():
         write_atomically(path, data)
     return [Exported(path, len(data), worst) for path, data in files.items()]
 
 
-def check(model: Model, runs: Sequence[Run], widths: Sequence[Width], robust: float) -> float:
+def check(model: Model, runs: Sequence[RunFile], widths: Sequence[Width], robust: float) -> float:
     """By how much runs differ at most from the model; a sentence if it is too much.
 
     The mean over the first k runs is compared at the k-th width, on a few made-up images.
     """
     worst = 0.0
-    for size in BATCHES:
+    for size in CHECKED_BATCHES:
         images = probes(model.image, size)
         votes = np.stack([run(images, robust) for run in runs])
         for k, width in enumerate(widths, start=1):

@@ -11,7 +11,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional as F
 
 from splitmix.core.errors import UserError
-from splitmix.runtime.export.plain import Array, Dial, Fixed, Run, Scale, Side
+from splitmix.runtime.export.plain import Array, DialLayer, Fixed, RunFile, Scale, Side
 
 OPSET, IR = 17, 8  # of 2022: nothing newer is needed, and older runtimes read it too
 
@@ -47,7 +47,7 @@ class Onnx:
         data: bytes = model.SerializeToString()
         return data
 
-    def open(self, data: bytes) -> Run:
+    def open(self, data: bytes) -> RunFile:
         """The file at work: logits of images at a dial."""
         import onnxruntime
 
@@ -202,7 +202,7 @@ STEPS: dict[Any, Callable[[_Writer, fx.Node], None]] = {
     nn.Conv2d: _conv,
     nn.Linear: _linear,
     Side: _side,
-    Dial: _dial,
+    DialLayer: _dial,
     Scale: _scale,
     Fixed: _fixed,
     F.max_pool2d: _max_pool,

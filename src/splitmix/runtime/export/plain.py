@@ -19,7 +19,7 @@ from splitmix.nets.layers import Conv, Linear
 from splitmix.runtime.mix import Blend, Mix
 
 Array = NDArray[np.float32]
-Run = Callable[[Array, float], Array]  # a file at work: images and a dial to logits
+RunFile = Callable[[Array, float], Array]  # a file at work: images and a dial to logits
 ALL = slice(None)
 
 
@@ -40,7 +40,7 @@ def has_dial(module: fx.GraphModule) -> bool:
     return bool(module.graph.find_nodes(op="placeholder", target="robust"))
 
 
-class Dial(nn.Module):
+class DialLayer(nn.Module):
     """Scale and shift of every norm at a dial, in one multiplication: all scales, then all shifts."""
 
     start: Tensor
@@ -137,7 +137,7 @@ class _Writer:
         return fx.GraphModule(self.root, self.graph).eval()
 
     def _write_dial(self, robust: fx.Node) -> None:
-        pieces = self._call("dial", Dial(list(self.norms.values())), robust)
+        pieces = self._call("dial", DialLayer(list(self.norms.values())), robust)
         picked = [self.graph.call_function(getitem, (pieces, i)) for i in range(2 * len(self.norms))]
         scales, shifts = picked[: len(self.norms)], picked[len(self.norms) :]
         self.settings = dict(zip(self.norms, zip(scales, shifts, strict=True), strict=True))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import fx
 
-from splitmix.runtime.export.plain import Array, Run, has_dial
+from splitmix.runtime.export.plain import Array, RunFile, has_dial
 
 
 class Pte:
@@ -31,7 +31,7 @@ class Pte:
             edge = exir.to_edge_transform_and_lower(program, partitioner=partition, constant_methods=facts)
             return bytes(edge.to_executorch().buffer)
 
-    def open(self, data: bytes) -> Run:
+    def open(self, data: bytes) -> RunFile:
         """The program at work, image after image."""
         from executorch.runtime import Runtime  # type: ignore[import-not-found, unused-ignore]
 
