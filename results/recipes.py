@@ -19,11 +19,9 @@ from splitmix.compare.tuning import Tuning, read_tuning
 from splitmix.core.files import write_atomically
 from splitmix.core.method import with_order
 from splitmix.core.score import order_bases, score
-from splitmix.core.types import Question
 from splitmix.core.width import Width
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.evaluate import weights_for
-from splitmix.runs.run import NORM_TEXT, stored_outcome
+from splitmix.runs.finish import NORM_TEXT, served_with, stored_outcome
 from splitmix.runs.setup import Setup, set_up
 
 WIDTHS = tuple(Width(text) for text in ("1/8", "1/4", "1/2", "1"))
@@ -46,10 +44,10 @@ def examined(folder: Path) -> dict[str, Any]:
     method = with_order(setup.method, outcome.order)
     norms = {}
     for norm in ("batch", "client", "global"):
-        weights, how = weights_for(setup, outcome.weights, norm)
+        weights, question = served_with(setup, outcome.weights, norm, "val")
         with setup.engine(workers=2) as engine:
             mixes = {width: method.compose(width) for width in WIDTHS}
-            rows = score(engine, weights, mixes, setup.domains, Question("val", how, setup.config.eval_batch))
+            rows = score(engine, weights, mixes, setup.domains, question)
         norms[norm] = [row.accuracy for row in rows]
     return {"seed": setup.config.seed, "weights": outcome.result["weights_sha256"], "norms": norms} | {
         "orders": crossed(setup, outcome.weights)
@@ -58,8 +56,7 @@ def examined(folder: Path) -> dict[str, Any]:
 
 def crossed(setup: Setup, stored: Any) -> Scores:
     """Orders found on one half of each client's validation images and scored on the other half, both ways."""
-    weights, how = weights_for(setup, stored, "client")
-    question = Question("val", how, setup.config.eval_batch)
+    weights, question = served_with(setup, stored, "client", "val")
     halves = [halved(setup, 0), halved(setup, 1)]
     found: dict[str, list[list[float]]] = {"natural": [], "validation": [], "greedy": []}
     for chosen_on, scored_on in (halves, halves[::-1]):

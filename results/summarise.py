@@ -14,7 +14,7 @@ from typing import Any
 
 from splitmix.core.files import write_atomically
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.run import NORM_TEXT
+from splitmix.runs.finish import NORM_TEXT
 
 WIDTHS = ("1/8", "1/4", "1/2", "1")
 IRRELEVANT = {"checkpoint_every"}  # settings that do not change a result

@@ -20,7 +20,8 @@ from splitmix.compare.tuning import (
     write_tuning,
 )
 from splitmix.core.errors import UserError
-from splitmix.runs.run import Run
+from splitmix.runs import run
+from splitmix.runs.folder import RunFolder
 
 
 def trial(method, lr, accuracy, seed=1):
@@ -182,12 +183,23 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, told, capsys, tmp_path
 # --- a real search ------------------------------------------------------------------------------------------------
 
 
+def test_what_stops_a_trial_after_its_last_round_is_not_taken_for_its_end(tmp_path, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "save_state", interrupted)
+    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 1}
+    with pytest.raises(KeyboardInterrupt):
+        tune(given, Grid(parse_contenders(["splitmix"]), rates=(0.1,)), tmp_path / "out", Bench())
+    assert not (tmp_path / "out" / "tuning.json").exists()
+
+
 @pytest.mark.slow
 def test_a_search_keeps_a_record_goes_on_where_it_stopped_and_never_tests(tmp_path, monkeypatch):
-    def never(self, began):
+    def never(*given, **more):
         raise AssertionError("a trial must not be tested")
 
-    monkeypatch.setattr(Run, "_finish", never)
+    monkeypatch.setattr(run, "finish", never)
     given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
     told: list[str] = []
     bench = Bench(command="splitmix tune", say=told.append)

@@ -11,7 +11,7 @@ from splitmix.core.width import Width
 from splitmix.nets import NETS
 from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import make_config
-from splitmix.runs.run import Outcome
+from splitmix.runs.finish import Outcome
 from splitmix.runtime.bundle import Bundle
 
 ATOM = Width(1, 16)  # four bases of it: tiny nets

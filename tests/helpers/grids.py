@@ -23,7 +23,6 @@ class Clients:
 
 def finished(*, dial=True, norm="tracked"):
     """A run of two clients in a domain each, or what a grid needs of one."""
-    setup = SimpleNamespace(dial=dial, domains={0: "a", 1: "a"}, task=SimpleNamespace(classes=4))
 
     @contextmanager
     def engine(workers):
@@ -34,12 +33,11 @@ def finished(*, dial=True, norm="tracked"):
 
     return SimpleNamespace(
         path="run",
-        setup=setup,
+        setup=SimpleNamespace(dial=dial, domains={0: "a", 1: "a"}, task=SimpleNamespace(classes=4), mixes=mixes),
         weights={},
         norm=norm,
         question=Question(),
         result={"weights_sha256": "0"},
-        mixes=mixes,
         engine=engine,
     )
 

@@ -6,6 +6,7 @@ import pytest
 
 from helpers.tiny_task import SETTINGS
 from splitmix.runs.config import make_config
+from splitmix.runs.progress import Watcher
 from splitmix.runs.records import read_result
 from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import set_up
@@ -24,7 +25,7 @@ VARIANTS = {
 }
 
 
-class Watch:
+class Watch(Watcher):
     """Takes notes, and stops the run where it is told to."""
 
     def __init__(self, event="", number=0):

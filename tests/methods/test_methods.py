@@ -23,7 +23,8 @@ from splitmix.engines.simulator import Simulator
 from splitmix.methods import METHODS, find_method
 from splitmix.objectives.losses import Plain
 from splitmix.runs.config import make_config
-from splitmix.runs.run import Run
+from splitmix.runs.finish import finish
+from splitmix.runs.run import train_rounds
 from splitmix.runs.setup import set_up
 
 SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3)
@@ -167,7 +168,8 @@ def test_it_learns(method):
 def test_it_learns_mini(name):
     task = make_task("mini", mini_domains()[:1], seed=0, clients=4, val_ratio=0.25)
     setup = set_up(make_config({"method": name, "budgets": "1/8 1/4", "rounds": 6, "order": "natural"}), task=task)
-    scores = Run(setup, setup.engine(1)).go().result["scores"]
+    engine = setup.engine(1)
+    scores = finish(setup, engine, train_rounds(setup, engine)).result["scores"]
     for norm in ("client", "global", "batch"):
         assert max(row["accuracy"] for row in scores if row["norm"] == norm) > 0.3  # chance is 1/10
 

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from helpers.runs import Watch, names, run, stop, told
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
+from splitmix.runs.finish import stored_outcome
 from splitmix.runs.folder import RunFolder, State
-from splitmix.runs.run import stored_outcome
 
 pytestmark = pytest.mark.slow  # whole runs
 

@@ -15,9 +15,9 @@ from splitmix.core.errors import UserError
 from splitmix.core.width import Width
 from splitmix.runs.config import make_config, read_toml, to_toml
 from splitmix.runs.evaluate import evaluate_run
+from splitmix.runs.finish import SCORED_NORMS
 from splitmix.runs.folder import weights_sha256
 from splitmix.runs.records import read_metrics, read_result
-from splitmix.runs.run import SCORED_NORMS
 
 pytestmark = pytest.mark.slow  # whole runs
 

@@ -11,9 +11,9 @@ from splitmix.report.attendance import summary
 from splitmix.report.run_page import write_report
 from splitmix.report.tables import width_table
 from splitmix.runs.config import read_config, read_settings
-from splitmix.runs.progress import Board, terminal_watcher
+from splitmix.runs.progress import Board, Watcher, terminal_watcher
 from splitmix.runs.records import read_metrics, read_result
-from splitmix.runs.run import Watcher, run_in_folder
+from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import set_up
 
 

@@ -17,8 +17,9 @@ from splitmix.core.files import write_atomically
 from splitmix.report.pages import duration
 from splitmix.report.run_page import write_report
 from splitmix.runs.config import Config, check_same_config, make_config, to_toml
+from splitmix.runs.progress import Watcher
 from splitmix.runs.records import read_result
-from splitmix.runs.run import Watcher, run_in_folder
+from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import Setup, TaskFacts, set_up
 
 
@@ -123,15 +124,15 @@ class Setups:
         return setup
 
 
-def run_once(setup: Setup, folder: Path, bench: Bench, *last: Watcher) -> None:
-    """Run in a folder, or go on with what is there; the last watchers hear of it after all others."""
+def run_once(setup: Setup, folder: Path, bench: Bench) -> None:
+    """Run in a folder, or go on with what is there."""
     run_in_folder(
         setup,
         folder,
         resume=True,
         workers=bench.workers,
         device=bench.device,
-        watchers=[*bench.watch(), *last],
+        watchers=bench.watch(),
         command=bench.command,
     )
 

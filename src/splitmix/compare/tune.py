@@ -1,12 +1,11 @@
 """Tuning: the same few learning rates for every method, judged on validation images; no test image is looked at."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from splitmix.compare.compare import Bench, Planned, Setups, run_once, time_left
+from splitmix.compare.compare import Bench, Planned, Setups, time_left
 from splitmix.compare.contenders import Contender
 from splitmix.compare.tuning import (
     JUDGED,
@@ -21,34 +20,11 @@ from splitmix.compare.tuning import (
 )
 from splitmix.core.errors import UserError
 from splitmix.runs.config import check_same_config, make_config, to_toml
-from splitmix.runs.records import MetricRow, read_metrics, round_seconds
+from splitmix.runs.records import read_metrics, round_seconds
+from splitmix.runs.run import train_in_folder
 from splitmix.runs.setup import Setup
 
 RATES = (0.01, 0.03, 0.1, 0.3)
-
-
-class TrainedError(Exception):
-    """All rounds are done: here a trial leaves, before a run would score its test images."""
-
-
-class StopBeforeTest:
-    """A watcher that ends a run as soon as it is trained and validated."""
-
-    def begin(self, setup: Setup, start: int) -> None:
-        self.done, self.rounds = start, setup.config.rounds
-
-    def round(self, row: MetricRow) -> None:
-        """A round counts once it is validated."""
-
-    def scores(self, rows: Sequence[MetricRow]) -> None:
-        self.done = rows[0]["round"] + 1
-
-    def note(self, text: str) -> None:
-        """Notes are for others."""
-
-    def end(self) -> None:
-        if self.done == self.rounds:
-            raise TrainedError
 
 
 @dataclass(frozen=True)
@@ -132,8 +108,7 @@ def begun(out: Path, given: Mapping[str, Any], grid: Grid, command: str) -> Tuni
 
 def run_trial(setup: Setup, plan: Planned, bench: Bench) -> Trial:
     """Train, but do not test: what the validation images say of one rate."""
-    with suppress(TrainedError):
-        run_once(setup, plan.folder, bench, StopBeforeTest())
+    train_in_folder(setup, plan.folder, workers=bench.workers, device=bench.device, watchers=bench.watch())
     served = {str(width) for width in setup.method.widths}
     widths = served & {str(budget) for budget in setup.budgets.at(0)} or served
     rows = read_metrics(plan.folder)

@@ -58,15 +58,6 @@ class Attendance:
         """Why clients were missing, such as `2 late, 1 died`."""
         return ", ".join(f"{n} {reason}" for reason, n in Counter(gone.reason for gone in self.missing).most_common())
 
-    def row(self) -> dict[str, Any]:
-        """Who came, as it is stored."""
-        return {
-            "cohort": list(self.cohort),
-            "clipped": self.clipped,
-            "rejected": [vars(one) for one in self.rejected],
-            "missing": [vars(one) for one in self.missing],
-        }
-
 
 @dataclass
 class Door:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -97,16 +97,6 @@ class RoundReport:
     bytes_down: int  # of all tries, as are those that came up
     bytes_up: int
     usual: Usual  # how far an update usually moves a base; the next round's bound
-
-    def row(self) -> dict[str, Any]:
-        """All but the weights, as it is stored."""
-        plain = ("round", "lr", "clients", "loss", "parameters", "seconds", "bytes_down", "bytes_up")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            **self.seen.row(),
-            "repeated": [seen.row() for seen in self.repeated],
-            "usual": dict(self.usual),
-        }
 
 
 def federate(

@@ -18,8 +18,9 @@ from splitmix.flower.engine import FlowerEngine
 from splitmix.flower.fleet import Fleet
 from splitmix.flower.wire import Agreement, Member, read_member, to_text
 from splitmix.runs.config import Config, make_config, read_toml
-from splitmix.runs.progress import Lines
-from splitmix.runs.run import Outcome, Watcher, run_in_folder
+from splitmix.runs.finish import Outcome
+from splitmix.runs.progress import Lines, Watcher
+from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import Setup, set_up
 
 ROSTER = "nodes.jsonl"  # in the run's folder: what each node said of itself
@@ -169,7 +170,7 @@ class RemoteBudgets:
 
 
 @dataclass
-class RosterKeeper:
+class RosterKeeper(Watcher):
     """Keeps what the nodes said of themselves beside the run, so that a resumed run knows those who are away."""
 
     out: Path
@@ -181,15 +182,6 @@ class RosterKeeper:
 
     def round(self, row: object) -> None:
         self._write()
-
-    def scores(self, rows: object) -> None:
-        """Scores change no roster."""
-
-    def note(self, text: str) -> None:
-        """Notes are for the terminal."""
-
-    def end(self) -> None:
-        """All is written."""
 
     def _write(self) -> None:
         text = roster_text(self.fleet.members)

@@ -1,7 +1,6 @@
 """From a finished run to a bundle that a device can serve."""
 
 import hashlib
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from splitmix import __version__
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Weights
@@ -19,10 +17,10 @@ from splitmix.core.width import Width, parse_width
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost, weightless
 from splitmix.runs.config import Config, make_config, read_toml
+from splitmix.runs.finish import NORM_TEXT, Outcome, stored_outcome, versions
 from splitmix.runs.grid import GridRecord, read_grid
 from splitmix.runs.intervals import INTERVAL, interval
 from splitmix.runs.records import Result, StoredClient, StoredScore
-from splitmix.runs.run import NORM_TEXT, Outcome, stored_outcome
 from splitmix.runtime.bundle import Bundle, base_bytes, write_bundle
 from splitmix.runtime.manifest import (
     SCHEMA,
@@ -220,8 +218,3 @@ def trained_of(config: Config, result: Result) -> dict[str, Any]:
     kept = ("task", "data", "method", "seed", "rounds", "best_round", "command", "weights_sha256")
     texts = {key: " ".join(str(result.get(key, "")).split())[:2000] for key in kept}
     return {**texts, "config": config.digest()}
-
-
-def versions() -> dict[str, str]:
-    torch_version = torch.__version__.split("+")[0]
-    return {"splitmix": __version__, "torch": torch_version, "python": platform.python_version()}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import with_order
-from splitmix.core.score import Mix, score
+from splitmix.core.score import score
 from splitmix.core.types import Question, Weights
 from splitmix.core.width import Width
 from splitmix.engines.simulator import Simulator
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.folder import RunFolder
+from splitmix.runs.finish import SCORED_NORMS, score_row, served_with, stored_outcome
+from splitmix.runs.folder import Norms, RunFolder, give_norms
 from splitmix.runs.records import Result, StoredScore
-from splitmix.runs.run import SCORED_NORMS, restore_memories, score_row, stored_outcome
 from splitmix.runs.setup import Setup, set_up
 
 SPLITS = ("train", "val", "test")
@@ -31,17 +31,12 @@ class FinishedRun:
     question: Question
     result: Result
 
-    def mixes(self, widths: Sequence[Width]) -> dict[Width, Mix]:
-        """The mix of each width, or of all if none is named."""
-        method = self.setup.method
-        return {width: method.compose(width) for width in widths or method.widths}
-
     @contextmanager
     def engine(self, workers: int) -> Iterator[Simulator]:
         """Its clients, with the norms that they kept to themselves."""
         with self.setup.engine(workers) as engine:
             if self.question.local_norms:
-                restore_memories(engine, stored_memories(self.setup, self.path))
+                give_norms(engine, stored_norms(self.setup, self.path))
             yield engine
 
 
@@ -54,9 +49,8 @@ def open_run(
     outcome = stored_outcome(path)
     setup = set_up(make_config(read_toml(path / "config.toml")), root=root)
     setup = replace(setup, method=with_order(setup.method, outcome.order))
-    chosen = check_norm(setup, norm, fixed=fixed)
-    weights, how = weights_for(setup, outcome.weights, chosen)
-    question = Question(split, how, setup.config.eval_batch, local_norms=setup.config.norm == "local")
+    chosen = scored_norm(setup, norm, fixed=fixed)
+    weights, question = served_with(setup, outcome.weights, chosen, split)
     return FinishedRun(path, setup, weights, chosen, question, outcome.result)
 
 
@@ -65,21 +59,21 @@ def evaluate_run(
 ) -> list[StoredScore]:
     """A row per width (all of them if none is named), as in the run's result."""
     run = open_run(path, split=split, norm=norm, root=root)
-    mixes = run.mixes(widths)
+    mixes = run.setup.mixes(widths)
     with run.engine(workers) as engine:
         scores = score(engine, run.weights, mixes, run.setup.domains, run.question)
     return [score_row(row, run.norm, split) for row in scores]
 
 
-def stored_memories(setup: Setup, path: Path) -> Weights:
+def stored_norms(setup: Setup, path: Path) -> Norms:
     """The norms that the clients kept to themselves, as they were after the best round."""
     state, _ = RunFolder(path).load_state(setup.config.digest(), setup.fresh_weights())
     if state is None:
         raise UserError(f"'{path}' has no checkpoint, and only there are the clients' own norms; train it anew")
-    return state.best_memory
+    return state.best_norms
 
 
-def check_norm(setup: Setup, norm: str | None, *, fixed: bool = False) -> str:
+def scored_norm(setup: Setup, norm: str | None, *, fixed: bool = False) -> str:
     """The norm statistics asked for, if a run of this kind has them."""
     known = [name for name in SCORED_NORMS[setup.config.norm] if not (fixed and name == "batch")]
     chosen = norm or known[0]
@@ -93,14 +87,3 @@ def check_norm(setup: Setup, norm: str | None, *, fixed: bool = False) -> str:
             f"a run with norm={setup.config.norm} has no '{chosen}' statistics to score with; choose {', '.join(known)}"
         )
     return chosen
-
-
-def weights_for(setup: Setup, stored: Weights, norm: str) -> tuple[Weights, str]:
-    """The weights with or without statistics, and how a client is to use them."""
-    names = setup.net.statistic_names(setup.method.layout.width)
-    bare = {name: value for name, value in stored.items() if name not in names}
-    if norm == "batch":
-        return bare, "stored"
-    if norm == "client":
-        return bare, "client"
-    return stored, "stored"

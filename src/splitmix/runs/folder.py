@@ -10,19 +10,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NotRequired
+from typing import IO, NotRequired, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+from splitmix.core.client import Memory
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
+from splitmix.core.method import Engine
 from splitmix.core.types import Weights
 from splitmix.runs.records import MetricRow, lenient, parse_record
 
 log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints
+Norms = Mapping[int, Memory]  # of clients, each with its own for every base
 _locks: set[IO[str]] = set()
 # a lock goes with the process that took it: workers, which may outlive it for a moment, do not keep it
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
@@ -51,10 +54,31 @@ class State:
     best_round: int = -1
     best_accuracy: float = -1.0
     best: Weights = field(default_factory=dict)
-    memory: Weights = field(default_factory=dict)  # what clients keep to themselves, by client
-    best_memory: Weights = field(default_factory=dict)  # the same, after the best round
+    norms: Norms = field(default_factory=dict)  # that clients keep to themselves
+    best_norms: Norms = field(default_factory=dict)  # the same, after the best round
     seconds: float = 0.0  # spent so far, over all resumes
     usual: Mapping[str, float] = field(default_factory=dict)  # how far updates of the last round moved a base
+
+
+class RunEngine(Engine, Protocol):
+    """An engine that a run can save and report: what clients keep to themselves, if it is here, and how many work."""
+
+    @property
+    def memories(self) -> dict[int, Memory]: ...
+
+    @property
+    def workers(self) -> int: ...
+
+
+def kept_norms(engine: RunEngine) -> Norms:
+    """The norms that clients have now."""
+    return {client: dict(memory) for client, memory in engine.memories.items()}
+
+
+def give_norms(engine: RunEngine, norms: Norms) -> None:
+    """Let clients have these norms, and no others."""
+    engine.memories.clear()
+    engine.memories.update({client: dict(memory) for client, memory in norms.items()})
 
 
 class RunFolder:
@@ -66,6 +90,9 @@ class RunFolder:
 
     def exists(self) -> bool:
         return (self.path / "config.toml").exists()
+
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -111,8 +138,9 @@ class RunFolder:
         tensors = {f"weights/{n}": v for n, v in state.weights.items()}
         if state.best_round != state.round - 1:  # else the best are the newest
             tensors |= {f"best/{n}": v for n, v in state.best.items()}
-            tensors |= {f"best-{n}": v.clone() for n, v in state.best_memory.items()}  # may be the newest as well
-        tensors |= state.memory
+            kept = to_tensors("best-memory", state.best_norms)
+            tensors |= {name: value.clone() for name, value in kept.items()}  # may be the newest as well
+        tensors |= to_tensors("memory", state.norms)
         data = save(tensors)
         manifest: CheckpointRecord = {
             "schema": 1,
@@ -165,6 +193,29 @@ def weights_sha256(weights: Weights) -> str:
     return digest.hexdigest()
 
 
+def to_tensors(kind: str, norms: Norms) -> Weights:
+    """Clients' own norms as a checkpoint names them.
+
+    >>> list(to_tensors("memory", {7: {0: {"norm1.weight": torch.ones(1)}}}))
+    ['memory/7/0/norm1.weight']
+    """
+    return {
+        f"{kind}/{client}/{base}/{name}": value
+        for client, memory in norms.items()
+        for base, entries in memory.items()
+        for name, value in entries.items()
+    }
+
+
+def from_tensors(named: Weights) -> Norms:
+    """Clients' own norms from tensors named by client, base and entry."""
+    norms: dict[int, Memory] = {}
+    for key, value in named.items():
+        client, base, name = key.split("/", 2)
+        norms.setdefault(int(client), {}).setdefault(int(base), {})[name] = value
+    return norms
+
+
 def _read_state(manifest: Path, digest: str, like: Weights) -> State:
     said = parse_record(manifest.read_bytes(), CheckpointRecord)
     if said["config"] != digest:
@@ -183,17 +234,15 @@ def _read_state(manifest: Path, digest: str, like: Weights) -> State:
     fits = all(_shapes(found) == _shapes(like) for found in (weights, best if said["best_round"] >= 0 else weights))
     if manifest.stem != f"round-{said['round']:06d}" or not fits:
         raise ValueError("it is of another run")
-    memory = {name: value for name, value in tensors.items() if name.startswith("memory/")}
-    best_memory = {f"memory/{name}": value for name, value in under("best-memory/").items()}
-    kept = memory if newest else best_memory
+    norms = from_tensors(under("memory/"))
     return State(
         said["round"],
         weights,
         said["best_round"],
         said["best_accuracy"],
         best,
-        memory,
-        kept,
+        norms,
+        norms if newest else from_tensors(under("best-memory/")),
         said.get("seconds", 0.0),
         said.get("usual", {}),
     )

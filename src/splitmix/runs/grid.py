@@ -93,7 +93,7 @@ def measure_grid(
     on_answer: Callable[[], None] = lambda: None,
 ) -> GridRecord:
     """Score every width at every dial, on the images as they are and under the attack; the same images for all."""
-    dials, mixes, domains = check_dials(run, sweep.dials), run.mixes(sweep.widths), run.setup.domains
+    dials, mixes, domains = check_dials(run, sweep.dials), run.setup.mixes(sweep.widths), run.setup.domains
     clean = [replace(run.question, robust=dial, images=sweep.images, seed=sweep.seed) for dial in dials]
     attacked = [replace(question, attack=sweep.attack) for question in clean] if sweep.attack else []
     begin(len(attacked or clean) * len(domains))  # an attack takes all the time

@@ -83,7 +83,7 @@ def check_masking(
     on_answer: Callable[[], None] = lambda: None,
 ) -> MaskingRecord:
     """Check the laws at the narrowest and widest width and at three dials, or at those that are asked for."""
-    served = run.mixes(sweep.widths)
+    served = run.setup.mixes(sweep.widths)
     ends = list(dict.fromkeys((min(served), max(served))))
     mixes = served if sweep.widths else {width: served[width] for width in ends}
     dials = check_dials(run, sweep.dials or ((0.0, 0.5, 1.0) if run.setup.dial else ()))

@@ -10,8 +10,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from splitmix.core.errors import UserError
 from splitmix.runs.records import MetricRow
-from splitmix.runs.run import Watcher
 from splitmix.runs.setup import Setup
+
+
+class Watcher:
+    """Who wants to see a run while it lasts; a watcher says what it does at each event, or nothing."""
+
+    def begin(self, setup: Setup, start: int) -> None:
+        """Training begins after round `start`."""
+
+    def round(self, row: MetricRow) -> None:
+        """A round is done."""
+
+    def scores(self, rows: Sequence[MetricRow]) -> None:
+        """Every width was scored on validation images."""
+
+    def note(self, text: str) -> None:
+        """There is something to say."""
+
+    def end(self) -> None:
+        """Training has ended, well or not."""
 
 
 def terminal_watcher(console: Console | None = None) -> Watcher:
@@ -20,7 +38,7 @@ def terminal_watcher(console: Console | None = None) -> Watcher:
     return Bar(console) if console.is_terminal else Lines(console)
 
 
-class Bar:
+class Bar(Watcher):
     """Round, accuracy at the narrowest and widest width, time left."""
 
     def __init__(self, console: Console) -> None:
@@ -54,7 +72,7 @@ class Bar:
         self.progress.stop()
 
 
-class Lines:
+class Lines(Watcher):
     """A line at each validation, with the time left."""
 
     def __init__(self, console: Console) -> None:
@@ -75,9 +93,6 @@ class Lines:
 
     def note(self, text: str) -> None:
         self._say(text)
-
-    def end(self) -> None:
-        """Nothing to put away."""
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -116,7 +131,7 @@ class Countdown:
             self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-class Board:
+class Board(Watcher):
     """Writes the same numbers for TensorBoard."""
 
     def __init__(self, folder: Path) -> None:
@@ -138,9 +153,6 @@ class Board:
             self.writer.add_scalar(
                 f"val accuracy/width {row['width'].replace('/', ' over ')}", row["accuracy"], row["round"]
             )
-
-    def note(self, text: str) -> None:
-        """Notes are for the terminal."""
 
     def end(self) -> None:
         self.writer.close()

@@ -16,7 +16,8 @@ from splitmix.core.method import Method, local_objective
 from splitmix.core.net import Build, Net
 from splitmix.core.objective import Objective, Trial, needs_of, trials_of
 from splitmix.core.rounds import SCHEDULES, Federation
-from splitmix.core.types import Plan, Setting, Weights
+from splitmix.core.score import Mix
+from splitmix.core.types import Plan, Question, Setting, Weights
 from splitmix.core.width import Width, parse_width
 from splitmix.data.budgets import RoundBudgets, check_budgets, parse_budgets
 from splitmix.data.task import Task
@@ -97,6 +98,14 @@ class Setup:
     @property
     def image(self) -> tuple[int, ...]:
         return self.task.image
+
+    def mixes(self, widths: Sequence[Width] = ()) -> dict[Width, Mix]:
+        """The mix of each width, or of all if none is named."""
+        return {width: self.method.compose(width) for width in widths or self.method.widths}
+
+    def question(self, split: str, norm: str = "stored") -> Question:
+        """How clients are asked for their accuracy."""
+        return Question(split, norm, self.config.eval_batch, local_norms=self.config.norm == "local")
 
     def clients(self, device: str = "cpu") -> TaskClients:
         """The clients, if their images are here."""

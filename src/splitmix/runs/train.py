@@ -19,9 +19,10 @@ from splitmix.data.task import Task
 from splitmix.engines.simulator import default_workers
 from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import make_config
+from splitmix.runs.finish import Outcome, finish, stored_outcome
 from splitmix.runs.progress import terminal_watcher
 from splitmix.runs.records import Result
-from splitmix.runs.run import Outcome, Run, run_in_folder, stored_outcome
+from splitmix.runs.run import run_in_folder, train_rounds
 from splitmix.runs.setup import Setup, set_up
 from splitmix.runtime.images import checked_images, to_net
 from splitmix.runtime.model import Model
@@ -100,6 +101,7 @@ def train(
     watchers = [terminal_watcher()] if progress else []
     if out is None:
         with setup.engine(count, device) as engine:
-            return Trained(setup, Run(setup, engine, watchers).go())
+            state = train_rounds(setup, engine, watchers=watchers)
+            return Trained(setup, finish(setup, engine, state))
     outcome = run_in_folder(setup, Path(out), resume=resume, workers=count, device=device, watchers=watchers)
     return Trained(setup, outcome or stored_outcome(Path(out)))

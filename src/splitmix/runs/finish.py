@@ -1,0 +1,195 @@
+"""The end of a run: its best round is ordered, calibrated and scored; what comes of it is stored and read back."""
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from splitmix import __version__
+from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
+from splitmix.core.method import with_order
+from splitmix.core.parts import cut
+from splitmix.core.reproducible import one_thread
+from splitmix.core.score import WidthScore, calibrate, order_bases, score
+from splitmix.core.types import Part, Question, Weights, nested_width
+from splitmix.data.tasks import task_about
+from splitmix.nets.cost import mix_cost
+from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
+from splitmix.runs.records import Result, StoredClient, StoredScore, parse_record, write_record
+from splitmix.runs.setup import Setup
+
+NORM_TEXT = {
+    "batch": "statistics of the test batch itself (batch average)",
+    "client": "fixed statistics, calibrated by each client on its own training images (post average)",
+    "global": "fixed statistics, one set for all clients (post average of all training images)",
+    "tracked": "running statistics, averaged by the server",
+    "local": "running statistics and affine that never leave the client",
+}
+SCORED_NORMS = {
+    "batch": ("batch", "client", "global"),
+    "post": ("client", "global", "batch"),
+    "tracked": ("tracked",),
+    "local": ("local",),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: what `result.json` says, and the weights that it speaks of."""
+
+    result: Result
+    weights: Weights  # with statistics, so that they can serve a single image
+    order: tuple[int, ...]
+
+
+def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") -> Outcome:
+    """Order the bases of the best round, calibrate their norms, and score every width on test images."""
+    began, config = perf_counter(), setup.config
+    give_norms(engine, state.best_norms)
+    order = ordered(setup, engine, state.best)
+    setup = replace(setup, method=with_order(setup.method, order))
+    weights = state.best
+    if config.norm in ("batch", "post"):
+        layout, clients = setup.method.layout, list(setup.domains)
+        weights = weights | calibrate(engine, setup.net, layout, weights, clients, config.eval_batch)
+    scores: list[StoredScore] = []
+    for norm in SCORED_NORMS[config.norm]:
+        used, question = served_with(setup, weights, norm)
+        found = score(engine, used, setup.mixes(), setup.domains, question)
+        scores += [score_row(scored, norm, "test") for scored in found]
+    scores = with_costs(setup, weights, scores)
+    seconds = state.seconds + perf_counter() - began
+    result: Result = {
+        "schema": 1,
+        "task": setup.task.name,
+        "data": task_about(config.task),
+        "method": config.method_name,
+        "net": config.net or setup.task.net,
+        "atom": config.atom,
+        "objective": config.objective if isinstance(config.objective, str) else config.objective["name"],
+        "norm": config.norm,
+        "norm_text": NORM_TEXT[scores[0]["norm"]],
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "best_round": state.best_round,
+        "order": config.order,
+        "bases": list(order),
+        "weights_sha256": weights_sha256(weights),
+        "seconds": round(seconds, 1),
+        "workers": engine.workers,
+        "threads": 1,
+        "versions": versions(),
+        "command": command,
+        "domains": list(setup.task.domains),
+        "clients": client_rows(setup),
+        "scores": scores,
+    }
+    return Outcome(result, weights, order)
+
+
+def store_outcome(path: Path, outcome: Outcome, digest: str) -> None:
+    """First the model, then the result that makes the run count as finished."""
+    about = json.dumps({"bases": outcome.order, "config": digest})  # one entry: several have no fixed order
+    write_atomically(path / "model.safetensors", save(outcome.weights, {"splitmix": about}))
+    write_record(path / "result.json", outcome.result)
+
+
+def stored_outcome(path: Path) -> Outcome:
+    """A finished run, read back from its folder."""
+    try:
+        result = parse_record((path / "result.json").read_bytes(), Result)
+        weights = load((path / "model.safetensors").read_bytes())
+        order, same = tuple(result["bases"]), weights_sha256(weights) == result["weights_sha256"]
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"'{path}' holds no finished run that can be read ({error}); train it first") from None
+    if not same:
+        raise UserError(f"the weights in '{path}' are not those that its result.json speaks of; train it anew")
+    return Outcome(result, weights, order)
+
+
+def ordered(setup: Setup, engine: RunEngine, weights: Weights) -> tuple[int, ...]:
+    """The bases from first to last to be mixed, as the config wants them chosen."""
+    config, layout = setup.config, setup.method.layout
+    natural = tuple(range(layout.count))
+    if config.order == "natural" or layout.count == 1:
+        return natural
+    parts = tuple(Part(base, layout.width) for base in natural)
+    question = setup.question("val", "client" if config.norm == "post" else "stored")
+    return order_bases(engine, weights, parts, list(setup.domains), question, greedy=config.order == "greedy")
+
+
+def served_with(setup: Setup, weights: Weights, norm: str, split: str = "test") -> tuple[Weights, Question]:
+    """The weights of a finished run as some norm statistics need them, and how clients are to use them."""
+    if norm in ("batch", "client"):
+        names = setup.net.statistic_names(setup.method.layout.width)
+        weights = {n: value for n, value in weights.items() if n not in names and nested_width(n) is None}
+    return weights, setup.question(split, "client" if norm == "client" else "stored")
+
+
+def score_row(scored: WidthScore, norm: str, split: str) -> StoredScore:
+    """A score as it is stored."""
+    return {
+        "norm": norm,
+        "split": split,
+        "width": str(scored.width),
+        "bases": scored.bases,
+        "accuracy": scored.accuracy,
+        "pooled": scored.pooled,
+        "domains": dict(scored.domains),
+        "clients": list(scored.clients),
+    }
+
+
+def client_rows(setup: Setup) -> list[StoredClient]:
+    """The clients as they are stored, with their budgets of the first round."""
+    return [
+        {
+            "client": client,
+            "domain": shard.domain,
+            "budget": str(budget),
+            "train": len(shard.train),
+            "val": len(shard.val),
+            "test": len(shard.test),
+        }
+        for client, (shard, budget) in enumerate(zip(setup.task.shards, setup.budgets.at(0), strict=True))
+    ]
+
+
+def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) -> list[StoredScore]:
+    """Parameters, MACs and the time of a single image beside each accuracy."""
+    found = {}
+    for width, parts in setup.mixes().items():
+        cost = mix_cost(setup.net.build, parts[0].width, len(parts), setup.image)
+        found[str(width)] = (cost.parameters, cost.macs, latency_ms(setup, weights, parts))
+    rows: list[StoredScore] = []
+    for row in scores:
+        parameters, macs, ms = found[row["width"]]
+        rows.append({**row, "parameters": parameters, "macs": macs, "ms": ms})
+    return rows
+
+
+def latency_ms(setup: Setup, weights: Weights, parts: tuple[Part, ...], repeats: int = 30) -> float:
+    """Time of one image through a mix, on one thread: the best of many, since other processes only add to it."""
+    download = cut(setup.net, setup.method.layout, weights, parts)
+    image = torch.rand(1, *setup.image)
+    x = image.permute(0, 3, 1, 2) if image.dim() == 4 else image
+    times = []
+    with one_thread(), torch.inference_mode():
+        for _ in range(repeats):
+            began = perf_counter()
+            setup.net.run(parts[0].width, download, x).mean(0)
+            times.append(perf_counter() - began)
+    return round(1e3 * min(times), 3)
+
+
+def versions() -> dict[str, str]:
+    """What a run or a bundle was made with."""
+    made_with = {"splitmix": __version__, "torch": torch.__version__.split("+")[0]}
+    return {**made_with, "python": platform.python_version()}
