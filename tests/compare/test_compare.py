@@ -6,9 +6,10 @@ from helpers.made_runs import fake_run
 from helpers.tiny_task import SETTINGS, stripes_folder
 from splitmix.cli import main
 from splitmix.compare import page as compare_report
-from splitmix.compare.compare import Bench, compare, planned, time_left
+from splitmix.compare.compare import compare, compared_runs
 from splitmix.compare.contenders import parse_contenders
 from splitmix.compare.standings import summary_rows
+from splitmix.compare.suite import Workshop
 from splitmix.core.errors import UserError
 
 pytestmark = pytest.mark.slow  # whole runs and commands
@@ -31,9 +32,9 @@ class Quiet:
     def end(self): ...
 
 
-def bench(**more):
+def workshop(**more):
     Quiet.begun = 0
-    return Bench(command="splitmix compare", watch=lambda: [Quiet()], **more)
+    return Workshop(command="splitmix compare", watch=lambda: [Quiet()], **more)
 
 
 @pytest.mark.slow
@@ -42,8 +43,8 @@ def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_
     given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
     told = []
     methods = parse_contenders(["splitmix", "heterofl"])
-    compare(given, methods[:1], [1], tmp_path / "out", bench())
-    found = compare(given, methods, [1, 2], tmp_path / "out", bench(say=told.append))
+    compare(given, methods[:1], [1], tmp_path / "out", workshop())
+    found = compare(given, methods, [1, 2], tmp_path / "out", workshop(say=told.append))
     assert Quiet.begun == 3
     assert [text.split(" (")[0] for text in told] == [
         "run 2 of 4: heterofl, seed 1",
@@ -55,32 +56,25 @@ def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_
     assert runs == ["heterofl-s1", "heterofl-s2", "splitmix-s1", "splitmix-s2"]
     assert (tmp_path / "out" / "splitmix-s1" / "report.html").exists()
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
-    again = compare(given, methods, [1, 2], tmp_path / "out", bench())
+    again = compare(given, methods, [1, 2], tmp_path / "out", workshop())
     assert Quiet.begun == 0
     assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()} == before
-    assert summary_rows(again.entries) == summary_rows(found.entries)
-    assert found.entries[0].runs[0].costs["coverage"]["domains"].keys() == {"north", "south"}
+    assert summary_rows(again.methods) == summary_rows(found.methods)
+    assert found.methods[0].runs[0].costs["coverage"]["domains"].keys() == {"north", "south"}
 
 
 @pytest.mark.slow
 def test_a_method_that_cannot_run_is_told_before_anything_is_trained(tmp_path):
     given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "budgets": "1/4 1/2"}
     with pytest.raises(UserError, match="no client can train width 1"):
-        compare(given, parse_contenders(["splitmix", "fedavg:width=1,mode=strict"]), [1], tmp_path / "out", bench())
+        compare(given, parse_contenders(["splitmix", "fedavg:width=1,mode=strict"]), [1], tmp_path / "out", workshop())
     assert Quiet.begun == 0
 
 
 def test_a_run_with_other_settings_is_in_the_way(tmp_path):
     fake_run(tmp_path / "splitmix-s1")
     with pytest.raises(UserError, match="begun with other settings"):
-        planned({"task": "mini", "rounds": 3}, parse_contenders(["splitmix"]), [1], tmp_path)
-
-
-def test_the_time_left_is_judged_by_finished_runs_of_the_same_method():
-    assert time_left([], ["splitmix"]) == ""
-    assert time_left([("splitmix", 100.0)], ["splitmix", "heterofl", "heterofl"]) == " (all in about 5 min 0 s)"
-    both = [("splitmix", 100.0), ("heterofl", 10.0)]
-    assert time_left(both, ["splitmix", "heterofl"]) == " (all in about 1 min 50 s)"
+        compared_runs({"task": "mini", "rounds": 3}, parse_contenders(["splitmix"]), [1], tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from helpers.made_runs import COSTS, WIDTHS, fake_run, make_entry
 from helpers.pages import Tags
 from splitmix.compare import figures as compare_figures
 from splitmix.compare import maps as compare_maps
+from splitmix.compare.costs_file import read_costs
 from splitmix.compare.page import headline, write_comparison
 from splitmix.compare.standings import (
     asks_too_much,
     compared_widths,
     cost_table,
     overview_table,
-    read_costs,
     standings,
     summary_rows,
     winners,

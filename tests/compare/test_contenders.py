@@ -2,7 +2,7 @@
 
 import pytest
 
-from splitmix.compare.compare import planned
+from splitmix.compare.compare import compared_runs
 from splitmix.compare.contenders import parse_contender, parse_contenders, with_rates
 from splitmix.core.errors import UserError
 
@@ -43,7 +43,7 @@ def test_each_method_gets_its_tuned_rate_and_an_own_one_stays():
 def test_the_same_method_under_two_names_is_refused(tmp_path):
     twice = parse_contenders(["splitmix", "splitmix:lr=0.1"])
     with pytest.raises(UserError, match="are the same"):
-        planned({"task": "mini"}, twice, [1], tmp_path)
+        compared_runs({"task": "mini"}, twice, [1], tmp_path)
 
 
 # --- real runs ----------------------------------------------------------------------------------------------------

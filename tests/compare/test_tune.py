@@ -7,9 +7,10 @@ import pytest
 
 from helpers.tiny_task import SETTINGS, stripes_folder
 from splitmix.cli import main
-from splitmix.compare.compare import Bench, planned
+from splitmix.compare.compare import compared_runs
 from splitmix.compare.contenders import parse_contenders, with_rates
-from splitmix.compare.tune import Grid, planned_trials, tune
+from splitmix.compare.suite import Workshop
+from splitmix.compare.tune import RatesToTry, trial_runs, tune
 from splitmix.compare.tuning import (
     best_round,
     read_rates,
@@ -144,8 +145,8 @@ def test_a_record_of_another_schema_or_task_is_refused(tmp_path):
 
 
 def test_every_method_tries_the_same_rates(tmp_path):
-    grid = Grid(parse_contenders(["splitmix", "heterofl"]), rates=(0.3, 0.1), seeds=(1, 2))
-    plans = planned_trials({"task": "mini"}, grid, tmp_path)
+    grid = RatesToTry(parse_contenders(["splitmix", "heterofl"]), rates=(0.3, 0.1), seeds=(1, 2))
+    plans = trial_runs({"task": "mini"}, grid, tmp_path)
     assert len(plans) == 8
     assert [plan.folder.name for plan in plans[:3]] == ["splitmix-lr0.1-s1", "splitmix-lr0.3-s1", "heterofl-lr0.1-s1"]
     assert [plan.config.lr for plan in plans[:3]] == [0.1, 0.3, 0.1]
@@ -154,12 +155,12 @@ def test_every_method_tries_the_same_rates(tmp_path):
 @pytest.mark.parametrize("grid", [{"contenders": []}, {"rates": ()}, {"seeds": ()}])
 def test_nothing_to_try_is_told(grid):
     with pytest.raises(UserError, match="nothing to try"):
-        Grid(**{"contenders": parse_contenders(["splitmix"]), **grid})
+        RatesToTry(**{"contenders": parse_contenders(["splitmix"]), **grid})
 
 
 def test_a_method_may_not_bring_the_rate_that_is_looked_for():
     with pytest.raises(UserError, match="brings its own learning rate"):
-        Grid(parse_contenders(["splitmix:lr=0.1"]))
+        RatesToTry(parse_contenders(["splitmix:lr=0.1"]))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_what_stops_a_trial_after_its_last_round_is_not_taken_for_its_end(tmp_pa
     monkeypatch.setattr(RunFolder, "save_state", interrupted)
     given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 1}
     with pytest.raises(KeyboardInterrupt):
-        tune(given, Grid(parse_contenders(["splitmix"]), rates=(0.1,)), tmp_path / "out", Bench())
+        tune(given, RatesToTry(parse_contenders(["splitmix"]), rates=(0.1,)), tmp_path / "out", Workshop())
     assert not (tmp_path / "out" / "tuning.json").exists()
 
 
@@ -202,10 +203,10 @@ def test_a_search_keeps_a_record_goes_on_where_it_stopped_and_never_tests(tmp_pa
     monkeypatch.setattr(run, "finish", never)
     given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
     told: list[str] = []
-    bench = Bench(command="splitmix tune", say=told.append)
-    grid = Grid(parse_contenders(["splitmix", "heterofl"]), rates=(0.1, 0.001))
-    first = tune(given, replace(grid, contenders=grid.contenders[:1]), tmp_path / "out", bench)
-    found = tune(given, grid, tmp_path / "out", bench)
+    workshop = Workshop(command="splitmix tune", say=told.append)
+    grid = RatesToTry(parse_contenders(["splitmix", "heterofl"]), rates=(0.1, 0.001))
+    first = tune(given, replace(grid, contenders=grid.contenders[:1]), tmp_path / "out", workshop)
+    found = tune(given, grid, tmp_path / "out", workshop)
     assert [text.split(" (")[0] for text in told] == [
         "trial 1 of 2: splitmix, lr 0.001, seed 1",
         "trial 2 of 2: splitmix, lr 0.1, seed 1",
@@ -217,12 +218,12 @@ def test_a_search_keeps_a_record_goes_on_where_it_stopped_and_never_tests(tmp_pa
     assert found["trials"][0]["widths"].keys() == {"1/4", "1/2", "1"}
     assert not list((tmp_path / "out").rglob("result.json"))
     assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == found
-    assert tune(given, grid, tmp_path / "out", bench) == found
+    assert tune(given, grid, tmp_path / "out", workshop) == found
     assert len(told) == 4
     (tmp_path / "out" / "tuning.json").unlink()
-    assert tune(given, grid, tmp_path / "out", bench) == found  # made again from the trials, with the time they took
+    assert tune(given, grid, tmp_path / "out", workshop) == found  # made again from the trials, with the time they took
     tuned = with_rates(grid.contenders, read_rates(tmp_path / "out", given["task"]))
-    rates = [plan.config.lr for plan in planned(given, tuned, [1], tmp_path / "compared")]
+    rates = [plan.config.lr for plan in compared_runs(given, tuned, [1], tmp_path / "compared")]
     assert rates == [found["chosen"]["splitmix"]["lr"], found["chosen"]["heterofl"]["lr"]]
     with pytest.raises(UserError, match="other settings"):
-        tune({**given, "momentum": 0.5}, grid, tmp_path / "out", bench)
+        tune({**given, "momentum": 0.5}, grid, tmp_path / "out", workshop)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from splitmix.cli import main
-from splitmix.compare.compare import Bench
+from splitmix.compare.suite import Workshop
 from splitmix.compare.tuning import read_tuning
 from splitmix.core.batches import flip_and_turn
 from splitmix.core.errors import UserError
@@ -142,7 +142,7 @@ def test_turned_pictures_keep_their_middle_and_lose_their_corners():
 def made(tmp_path_factory) -> Path:
     """All entries, run at the smallest scale."""
     out = tmp_path_factory.mktemp("paper")
-    work(jobs_of(ENTRIES.values(), "smoke", Store(out)), Bench())
+    work(jobs_of(ENTRIES.values(), "smoke", Store(out)), Workshop())
     return out
 
 
@@ -165,7 +165,7 @@ def test_all_entries_pass_at_the_smallest_scale(made):
 def test_nothing_is_run_twice(made, monkeypatch):
     monkeypatch.setattr(queue, "run_once", lambda *_: pytest.fail("a finished run was run again"))
     monkeypatch.setattr(queue, "measure", lambda *_: pytest.fail("a measured run was measured again"))
-    work(jobs_of(ENTRIES.values(), "smoke", Store(made)), Bench())
+    work(jobs_of(ENTRIES.values(), "smoke", Store(made)), Workshop())
 
 
 @pytest.mark.slow
@@ -184,10 +184,10 @@ def test_a_finished_run_is_found_under_any_name(made, tmp_path):
 def test_an_interrupted_queue_goes_on_where_it_stopped(tmp_path):
     jobs = jobs_of([ENTRIES["weighting-digits"]], "smoke", Store(tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        work(jobs, Bench(watch=lambda: [Impatient()]))
+        work(jobs, Workshop(watch=lambda: [Impatient()]))
     assert not any(job.done for job in jobs)
     board = []
-    work(jobs, Bench(say=board.append))
+    work(jobs, Workshop(say=board.append))
     assert all(job.done for job in jobs)
     assert board[0] == "[....................] 0 of 3 runs, 0 of 1 entries"
     assert board[-1] == "weighting-digits done\n[####################] 3 of 3 runs, 1 of 1 entries"
@@ -220,7 +220,7 @@ def test_what_cannot_be_run_is_said_and_the_rest_goes_on(tmp_path):
     good = jobs_of([ENTRIES["weighting-digits"]], "smoke", Store(tmp_path))[0]
     bad = replace(good, label="broken", config=good.config.model_copy(update={"net": "digit"}), folder=tmp_path / "x")
     with pytest.raises(UserError, match="broken, seed 1 could not be done"):
-        work([bad, good], Bench(say=said.append))
+        work([bad, good], Workshop(say=said.append))
     assert good.done
     assert any(line.startswith("  not done: ") for line in said)
 
@@ -231,7 +231,7 @@ def test_a_run_that_breaks_leaves_its_reason_and_the_queue_goes_on(tmp_path, mon
     real = queue.run_once
     monkeypatch.setattr(queue, "run_once", lambda *args: 1 / 0 if args[1] == first.folder else real(*args))
     with pytest.raises(UserError, match=r"ZeroDivisionError, see .*failure\.txt"):
-        work([first, second], Bench())
+        work([first, second], Workshop())
     assert second.done
     assert "ZeroDivisionError" in (first.folder / "failure.txt").read_text()
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from splitmix.cli.compare import checked_seeds, make_bench, repeatable
+from splitmix.cli.compare import checked_seeds, make_workshop, repeatable
 from splitmix.cli.options import HERE, Flag, Json, Machine, Numbers
 from splitmix.cli.output import say
 from splitmix.core.errors import UserError, unknown
@@ -88,7 +88,7 @@ def run_entries(
     from splitmix_paper.queue import jobs_of, work
 
     chosen, where = find_entries(names), folder(out, checked_scale(scale))
-    bench = make_bench(machine)
+    bench = make_workshop(machine)
     jobs = jobs_of(chosen, scale, Store(where), Change(tuple(checked_seeds(seeds, ())), mixed_precision))
     with repeatable():
         work(jobs, bench)

@@ -1,6 +1,5 @@
 """One queue for all runs of some entries: each run once, in order, resumable at any moment."""
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +7,8 @@ from time import perf_counter
 from traceback import format_exc
 
 from splitmix.attacks import find_attack
-from splitmix.compare.compare import Bench, Setups, costs_of, run_once
+from splitmix.compare.costs_file import costs_of, write_costs
+from splitmix.compare.suite import Setups, Workshop, run_once
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
@@ -108,7 +108,7 @@ def _wanted(entry: Entry, scale: str, store: Store, change: Change) -> Iterator[
                 )
 
 
-def work(jobs: Sequence[Job], bench: Bench) -> None:
+def work(jobs: Sequence[Job], bench: Workshop) -> None:
     """Do all that is left, job by job; what cannot be done is said, and the rest goes on."""
     setups = Setups(bench.root)
     failed: list[tuple[Job, str]] = []
@@ -172,19 +172,19 @@ class Pace:
         return seconds * (self.spent / self.expected if self.expected else 1.0)
 
 
-def do(job: Job, setups: Setups, bench: Bench) -> None:
+def do(job: Job, setups: Setups, bench: Workshop) -> None:
     """Train, or go on with what is there; then count costs and attack, where that is asked for."""
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     setup = setups.of(job.config)
     if not job.trained:
         run_once(setup, job.folder, bench)
     if job.priced and not (job.folder / "costs.json").exists():
-        write_atomically(job.folder / "costs.json", (json.dumps(costs_of(setup)) + "\n").encode())
+        write_costs(job.folder, costs_of(setup))
     if job.attacked is not None and not job.done:
         measure(job, job.attacked, bench)
 
 
-def measure(job: Job, attacked: Attacked, bench: Bench) -> None:
+def measure(job: Job, attacked: Attacked, bench: Workshop) -> None:
     """The grid of a run: every dial it has at these widths, clean and under attack."""
     run = open_run(job.folder, fixed=True, root=bench.root)
     dials = DIALS if run.setup.dial else ()

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from splitmix.cli.options import HERE, Json, Machine, Numbers, Option, Rates, Words
 from splitmix.cli.output import note, say, show_json, show_table
-from splitmix.compare.compare import Bench
 from splitmix.compare.compare import compare as compare_methods
 from splitmix.compare.contenders import parse_contenders, with_rates
 from splitmix.compare.page import as_json as comparison_rows
 from splitmix.compare.standings import cost_table, overview_table
-from splitmix.compare.tune import RATES, Grid
+from splitmix.compare.suite import Workshop
+from splitmix.compare.tune import RATES, RatesToTry
 from splitmix.compare.tune import tune as tune_methods
 from splitmix.compare.tuning import read_rates, tuning_table
 from splitmix.core.errors import UserError
@@ -71,14 +71,14 @@ def compare(
     contenders = parse_contenders(methods or METHODS)
     if tuned is not None:
         contenders = with_rates(contenders, read_rates(tuned, str(given.get("task", "mini"))))
-    bench = make_bench(machine)
+    workshop = make_workshop(machine)
     folder = out or default_folder("compare", given)
     with repeatable():
-        found = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, bench)
+        found = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, workshop)
     if as_json:
-        show_json(comparison_rows(found.entries, bench.command))
+        show_json(comparison_rows(found.methods, workshop.command))
         return
-    for table in (overview_table(found.entries), cost_table(found.entries)):
+    for table in (overview_table(found.methods), cost_table(found.methods)):
         show_table(table)
         say("")
     files = found.files
@@ -130,10 +130,10 @@ def tune(
     given = shared_settings(read_settings(source, option or ()), True)
     if rounds is not None:
         given["rounds"] = rounds
-    grid = Grid(parse_contenders(methods or METHODS), checked_rates(rates), checked_seeds(seeds, (1,)))
+    tried = RatesToTry(parse_contenders(methods or METHODS), checked_rates(rates), checked_seeds(seeds, (1,)))
     folder = out or default_folder("tune", given)
     with repeatable():
-        found = tune_methods(given, grid, folder, make_bench(machine))
+        found = tune_methods(given, tried, folder, make_workshop(machine))
     if as_json:
         show_json(found)
         return
@@ -146,13 +146,13 @@ def shared_settings(given: dict[str, Any], rates: bool) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in ("method", "seed", *(["lr"] if rates else []))}
 
 
-def make_bench(machine: Machine) -> Bench:
+def make_workshop(machine: Machine) -> Workshop:
     """What many runs share: the machine, the command, and how they tell of themselves."""
 
     console = Console(stderr=True)
     command = shlex.join(["splitmix", *sys.argv[1:]])
     count, device = machine.processes(), machine.checked_device()
-    return Bench(count, device, machine.data_root, command, watch=lambda: [terminal_watcher(console)], say=note)
+    return Workshop(count, device, machine.data_root, command, watch=lambda: [terminal_watcher(console)], say=note)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from splitmix.core.errors import UserError
 from splitmix.runs.config import parse_override
@@ -15,12 +14,12 @@ class Contender:
     """A method, what it was told besides its name, and its own learning rate if it has one."""
 
     name: str
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
     lr: float | None = None
     tuned: bool = False  # the rate comes from a record, so it is not part of the name
 
     @property
-    def method(self) -> str | dict[str, Any]:
+    def method(self) -> str | dict[str, object]:
         """The method as a config names it."""
         return {"name": self.name, **dict(self.options)} if self.options else self.name
 
@@ -43,7 +42,7 @@ class Contender:
         """
         return re.sub(r"[^a-z0-9.=]+", "-", self.label.lower().replace("/", "of")).strip("-.") or "method"
 
-    def settings(self, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def settings(self, given: Mapping[str, object], seed: int) -> dict[str, object]:
         """The settings of its run with a seed: as given to all, but for the method and its rate."""
         return {**given, "method": self.method, "seed": seed} | ({} if self.lr is None else {"lr": self.lr})
 
@@ -88,17 +87,17 @@ def with_rates(contenders: Iterable[Contender], rates: Mapping[str, float]) -> l
     return fitted
 
 
-def _inline(text: str) -> dict[str, Any]:
+def _inline(text: str) -> dict[str, object]:
     try:
-        found: dict[str, Any] = tomllib.loads(f"value = {text}")["value"]
+        found: dict[str, object] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError as error:
         raise UserError(f'\'{text}\' is not a method ({error}); write {{name = "fedavg", width = "1/8"}}') from None
     return found
 
 
-def _rate(value: Any) -> float:
+def _rate(value: object) -> float:
     try:
-        rate = float(value)
+        rate = float(str(value))
     except (TypeError, ValueError):
         raise UserError(f"'{value}' is not a learning rate; give a number, such as 0.1") from None
     if not 0 < rate < float("inf"):
@@ -106,7 +105,7 @@ def _rate(value: Any) -> float:
     return rate
 
 
-def _word(key: str, value: Any) -> str:
+def _word(key: str, value: object) -> str:
     if value is True:
         return key
     if value is False:

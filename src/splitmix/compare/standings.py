@@ -6,9 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
-
+from splitmix.compare.costs_file import StoredCosts, read_costs
 from splitmix.compare.statistics import clear_lead, spread_text
 from splitmix.core.errors import UserError
 from splitmix.core.method import respects_budgets
@@ -27,27 +25,6 @@ RULE = (
 GREYED = "Grey or italic: asks some clients for more than their budget, so it is a bound and not a rival."
 
 
-class Reached(TypedDict):
-    """The share of the parameters that each domain's data trained: of all, and of each slice."""
-
-    domains: dict[str, float]
-    slices: list[str]
-    reached: dict[str, list[float]]
-
-
-class Costs(TypedDict):
-    """The content of `costs.json`: what each client spent over a run, in bytes and MACs, and what its data reached."""
-
-    down: list[int]
-    up: list[int]
-    macs: list[int]
-    memory: list[int]
-    coverage: Reached
-
-
-_COSTS: TypeAdapter[Costs] = TypeAdapter(Costs)
-
-
 @dataclass(frozen=True)
 class SeedRun:
     """One finished run, as it lies in its folder."""
@@ -56,7 +33,7 @@ class SeedRun:
     folder: Path
     result: Result
     metrics: Sequence[MetricRow] = ()
-    costs: Costs | None = None
+    costs: StoredCosts | None = None
 
     @property
     def scores(self) -> dict[str, StoredScore]:
@@ -125,14 +102,6 @@ def read_method_runs(label: str, folders: Mapping[int, Path]) -> MethodRuns:
 def read_seed_run(seed: int, folder: Path) -> SeedRun:
     """A run; its costs are there if a comparison has counted them."""
     return SeedRun(seed, folder, read_result(folder), read_metrics(folder), read_costs(folder))
-
-
-def read_costs(folder: Path) -> Costs | None:
-    """What a run costs, if it was counted and can be read."""
-    try:
-        return _COSTS.validate_json((folder / "costs.json").read_bytes())
-    except (OSError, ValidationError):
-        return None
 
 
 def asks_too_much(method: Any, atom: Any, clients: Sequence[StoredClient], seed: int) -> bool:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from splitmix.compare.compare import Bench, Planned, Setups, time_left
+from splitmix.compare.compare import refuse_other_settings
 from splitmix.compare.contenders import Contender
+from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop
 from splitmix.compare.tuning import (
     JUDGED,
     Trial,
@@ -19,7 +19,7 @@ from splitmix.compare.tuning import (
     write_tuning,
 )
 from splitmix.core.errors import UserError
-from splitmix.runs.config import check_same_config, make_config, to_toml
+from splitmix.runs.config import Config, make_config
 from splitmix.runs.records import read_metrics, round_seconds
 from splitmix.runs.run import train_in_folder
 from splitmix.runs.setup import Setup
@@ -28,7 +28,7 @@ RATES = (0.01, 0.03, 0.1, 0.3)
 
 
 @dataclass(frozen=True)
-class Grid:
+class RatesToTry:
     """What is tried: every rate with every method and seed."""
 
     contenders: Sequence[Contender]
@@ -43,51 +43,69 @@ class Grid:
             raise UserError("there is nothing to try; give at least one method, one rate and one seed")
 
 
-def tune(given: Mapping[str, Any], grid: Grid, out: Path, bench: Bench) -> Tuning:
+@dataclass(frozen=True)
+class TrialRun(SuiteRun):
+    """A method with one rate and seed: trained and validated, never tested; done once it is on record."""
+
+    label: str
+    config: Config
+    folder: Path
+    recorded: Trial | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}, lr {self.config.lr:g}, seed {self.config.seed}"
+
+    @property
+    def done(self) -> bool:
+        return self.recorded is not None
+
+    @property
+    def seconds(self) -> float | None:
+        return self.recorded["seconds"] if self.recorded else round_seconds(read_metrics(self.folder))
+
+    def perform(self, setups: Setups, workshop: Workshop) -> None:
+        setup, watchers = setups.of(self.config), workshop.watch()
+        train_in_folder(setup, self.folder, workers=workshop.workers, device=workshop.device, watchers=watchers)
+
+
+def tune(given: Mapping[str, object], tried: RatesToTry, out: Path, workshop: Workshop) -> Tuning:
     """Try every rate, or those that an earlier call left, and keep a record of all in `tuning.json`."""
-    plans, setups = planned_trials(given, grid, out), Setups(bench.root)
-    tuning = begun(out, given, grid, bench.command)
-    known = {trial["config"] for trial in tuning["trials"]}
-    waiting = [plan for plan in plans if plan.config.digest() not in known]
-    for plan in waiting:
-        if plan.config.seed == waiting[0].config.seed:
-            setups.of(plan.config)  # what cannot run is said before anything is trained
-    for place, plan in enumerate(waiting):
-        who = f"{plan.contender.label}, lr {plan.config.lr:g}, seed {plan.config.seed}"
-        spent = [(trial["method"], trial["seconds"]) for trial in tuning["trials"]]
-        left = time_left(spent, [other.contender.label for other in waiting[place:]])
-        bench.say(f"trial {plans.index(plan) + 1} of {len(plans)}: {who}{left}")
-        tuning = with_trial(tuning, run_trial(setups.of(plan.config), plan, bench))
+    runs = trial_runs(given, tried, out)
+    tuning = begun(out, given, tried, workshop.command)
+    known = {trial["config"]: trial for trial in tuning["trials"]}
+    suite = Suite([replace(run, recorded=known.get(run.config.digest())) for run in runs], workshop, "trial")
+    suite.check()
+    for run in suite:
+        tuning = with_trial(tuning, trial_of(run, suite.setups.of(run.config)))
         write_tuning(out, tuning)
     write_tuning(out, tuning)
     return tuning
 
 
-def planned_trials(given: Mapping[str, Any], grid: Grid, out: Path) -> list[Planned]:
+def trial_runs(given: Mapping[str, object], tried: RatesToTry, out: Path) -> list[TrialRun]:
     """All trials, seed by seed and method by method; what is no config, or is in the way, is said at once."""
-    plans = [
-        Planned(
-            contender,
+    runs = [
+        TrialRun(
+            contender.label,
             make_config(replace(contender, lr=rate, tuned=True).settings(given, seed)),
             out / f"{contender.slug}-lr{rate:g}-s{seed}",
         )
-        for seed in dict.fromkeys(grid.seeds)
-        for contender in grid.contenders
-        for rate in sorted(set(grid.rates))
+        for seed in dict.fromkeys(tried.seeds)
+        for contender in tried.contenders
+        for rate in sorted(set(tried.rates))
     ]
-    for plan in plans:
-        if (plan.folder / "config.toml").exists():
-            check_same_config(plan.folder, to_toml(plan.config))
-    return plans
+    refuse_other_settings(runs)
+    return runs
 
 
-def begun(out: Path, given: Mapping[str, Any], grid: Grid, command: str) -> Tuning:
+def begun(out: Path, given: Mapping[str, object], tried: RatesToTry, command: str) -> Tuning:
     """A new record, or that of an earlier call: its methods, rates and seeds stay, and all trials of it count."""
     earlier = read_tuning(out / "tuning.json") if (out / "tuning.json").exists() else None
     if earlier is not None and not same_settings(earlier, given):
         raise UserError(f"the tuning in '{out}' was made with other settings; choose another --out")
     config = make_config(given)
-    methods = [contender.label for contender in grid.contenders]
+    methods = [contender.label for contender in tried.contenders]
     return with_choice(
         {
             "schema": 1,
@@ -95,8 +113,8 @@ def begun(out: Path, given: Mapping[str, Any], grid: Grid, command: str) -> Tuni
             "command": command,
             "judged": JUDGED,
             "methods": list(dict.fromkeys([*(earlier["methods"] if earlier else ()), *methods])),
-            "rates": sorted({*(earlier["rates"] if earlier else ()), *grid.rates}),
-            "seeds": list(dict.fromkeys([*(earlier["seeds"] if earlier else ()), *grid.seeds])),
+            "rates": sorted({*(earlier["rates"] if earlier else ()), *tried.rates}),
+            "seeds": list(dict.fromkeys([*(earlier["seeds"] if earlier else ()), *tried.seeds])),
             "rounds": config.rounds,
             "seconds": 0.0,
             "settings": dict(given),
@@ -106,21 +124,20 @@ def begun(out: Path, given: Mapping[str, Any], grid: Grid, command: str) -> Tuni
     )
 
 
-def run_trial(setup: Setup, plan: Planned, bench: Bench) -> Trial:
-    """Train, but do not test: what the validation images say of one rate."""
-    train_in_folder(setup, plan.folder, workers=bench.workers, device=bench.device, watchers=bench.watch())
+def trial_of(run: TrialRun, setup: Setup) -> Trial:
+    """What the validation images say of one rate."""
     served = {str(width) for width in setup.method.widths}
     widths = served & {str(budget) for budget in setup.budgets.at(0)} or served
-    rows = read_metrics(plan.folder)
+    rows = read_metrics(run.folder)
     best = best_round(rows, widths)
     return {
-        "method": plan.contender.label,
-        "lr": plan.config.lr,
-        "seed": plan.config.seed,
-        "folder": plan.folder.name,
+        "method": run.label,
+        "lr": run.config.lr,
+        "seed": run.config.seed,
+        "folder": run.folder.name,
         "accuracy": best["accuracy"],
         "round": best["round"],
         "widths": best["widths"],
         "seconds": round(round_seconds(rows), 1),
-        "config": plan.config.digest(),
+        "config": run.config.digest(),
     }
