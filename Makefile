@@ -37,8 +37,8 @@ check: $(READY)  ## format, lint, types and tests
 	$(BIN)/mypy
 	$(MAKE) test
 
-bench: $(READY)  ## speed against a plain reference; writes benchmarks/latest.json
-	env -u OMP_WAIT_POLICY $(BIN)/python benchmarks/run.py
+bench: $(READY)  ## speed against a plain reference; writes results/speed.md
+	env -u OMP_WAIT_POLICY $(BIN)/python benchmarks/speed.py
 
 clean:  ## remove what was made
 	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """What a federation on Flower costs over our simulator: processor time, waiting, and bytes on the wire.
 
-python benchmarks/flower.py        writes results/flower.json and results/flower.md (a few minutes on two quiet cores)
+python benchmarks/flower.py        writes rows and results/flower.md (a few minutes on two quiet cores)
 
 Four clients with budgets 1/8, 1/4, 1/2 and 1 train the digit net on the task `mini`, on the simulator, on Flower's
 simulation (Ray), and on a federation of processes over loopback. Between each node and the SuperLink stands a proxy
@@ -10,7 +10,6 @@ together, whoever started them: it means the same on a busy machine.
 
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -25,16 +24,15 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any
 
-import torch
+from evidence import publish
 
 from splitmix.compare.costs import account_of, budget_costs
-from splitmix.core.files import write_atomically
 from splitmix.flower.site import SERVER, NodeProcess, Site, launch_forked, start_link, stop
 from splitmix.nets.cost import FLOAT
 from splitmix.runs.config import make_config
 from splitmix.runs.setup import set_up
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+HERE = Path(__file__).resolve().parent
 BUDGETS = ("1/8", "1/4", "1/2", "1")
 ROUNDS = 4
 MARK = "SPLITMIX_BENCHMARK"  # a variable that all processes of an engine have
@@ -92,7 +90,6 @@ class Proxy:
 
 
 def main() -> None:
-    began = perf_counter()
     with TemporaryDirectory() as folder:
         os.chdir(folder)
         found = {
@@ -101,21 +98,13 @@ def main() -> None:
         }
         with federation() as (site, proxies):
             found["flower"] = train("flower", "--engine", "flower", "--state", str(site.path), proxies=proxies)
-        os.chdir(RESULTS)
+        os.chdir(HERE)
     hashes = {name: run["weights_sha256"] for name, run in found.items()}
     assert len(set(hashes.values())) == 1, f"the engines differ: {hashes}"
-    result = {
-        "settings": SETTINGS,
-        "machine": {"cores": len(os.sched_getaffinity(0)), "cpu": platform.processor() or platform.machine()},
-        "versions": {"torch": torch.__version__.split("+")[0], "python": platform.python_version()},
-        "weights_sha256": next(iter(hashes.values())),
-        "engines": {name: timing(run, found["simulator"]) for name, run in found.items()},
-        "traffic": traffic(found["flower"]["moved"]),
-        "seconds": round(perf_counter() - began),
-    }
-    write_atomically(RESULTS / "flower.json", (json.dumps(result, indent=1) + "\n").encode())
-    write_atomically(RESULTS / "flower.md", page(result).encode())
-    print(page(result))
+    shared = {"settings": SETTINGS, "weights": hashes["simulator"], "cores": len(os.sched_getaffinity(0))}
+    engines = [{"part": "engine", "engine": name, **timing(run, found["simulator"])} for name, run in found.items()]
+    moved = [{"part": "traffic", **row} for row in traffic(found["flower"]["moved"])]
+    print(publish("flower", [{**row, **shared} for row in (*engines, *moved)]))
 
 
 def train(out: str, *more: str, proxies: Sequence[Proxy] = ()) -> dict[str, Any]:
@@ -208,49 +197,6 @@ def traffic(moved: list[dict[str, float]]) -> list[dict[str, Any]]:
             row = {"budget": str(budget), "way": way, "counted": bytes, "wire": wire, "asking": asking}
             rows.append(row | {name: round(share, 5) for name, share in shares.items()})
     return rows
-
-
-def page(result: dict[str, Any]) -> str:
-    lines = [
-        "# What a federation on Flower costs",
-        "",
-        "Made by `python benchmarks/flower.py`: four clients with budgets 1/8, 1/4, 1/2 and 1 train the digit net on",
-        f"`mini`, {ROUNDS} rounds, {result['machine']['cores']} cores. All engines end with the same weights,",
-        f"`{result['weights_sha256'][:16]}`.",
-        "",
-        "| engine | processor, s a round | over the simulator, s per client and round | clock, s a round "
-        "| first round, s | whole run, s | load before |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, row in result["engines"].items():
-        lines.append(f"| {name} | {' | '.join(f'{cell:g}' for cell in row.values())} |")
-    lines += [
-        "",
-        "Processor time is that of all processes together, in the rounds between the first and the last. By the clock,",
-        "a round is the median of all but the first; where the load before a run was above 1, other programs wanted",
-        "the cores too, and the clock says little. The simulator and `ray` (Flower's simulation) have one worker;",
-        "`flower` is a SuperLink and four SuperNodes on this machine, over loopback, which ask for work every three",
-        "seconds.",
-        "",
-        "## Bytes of one client in one training round",
-        "",
-        "| budget | way | counted for the parts | framing | asking for work | on the wire | more in all |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in result["traffic"]:
-        lines.append(
-            f"| {row['budget']} | {row['way']} | {row['counted']:,} | {100 * row['framing']:.2f} % | {row['asking']:,} "
-            f"| {row['wire']:,} | {100 * row['over']:.2f} % |"
-        )
-    lines += [
-        "",
-        "Counted: the numbers of the bases that a client trains, four bytes each. On the wire: all that passed between",
-        "the node and the SuperLink, without encryption: the numbers, the framing of the messages that carry them, and",
-        "asking for work, which a node does every three seconds while it has none. These last bytes grow with the time",
-        "of a round, not with the parts.",
-        "",
-    ]
-    return "\n".join(lines)
 
 
 def inline(value: Any) -> str:

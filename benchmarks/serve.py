@@ -1,6 +1,6 @@
 """Many clients at once: 64 connections on this machine, each with random pictures and dials, for 20 seconds.
 
-python benchmarks/serve.py    writes results/serve.json and results/serve.md (about a minute on two cores)
+python benchmarks/serve.py    writes rows and results/serve.md (about a minute on two cores)
 
 Every answer is kept and compared with the one that the model gives offline, one picture at a time.
 """
@@ -8,8 +8,6 @@ Every answer is kept and compared with the one that the model gives offline, one
 import argparse
 import asyncio
 import json
-import os
-import platform
 import random
 import re
 import subprocess
@@ -22,13 +20,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidence import publish
 
-from splitmix.core.files import write_atomically
 from splitmix.data.mini import mini_domains
 from splitmix.runtime.bundle import packaged
 from splitmix.runtime.model import Model
 
-RESULTS = Path(__file__).parent.parent / "results"
 PICTURES = 40
 Asked = tuple[int, str, float]  # picture, width, robust
 
@@ -73,12 +70,9 @@ def main() -> None:
         "memory_mb_after": memories[-1],
         "memory_mb_each_second": memories,
         **compared(seen, images, model),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end",
         "stopped_with": server.returncode,
     }
-    write_atomically(RESULTS / "serve.json", (json.dumps(result, indent=1) + "\n").encode())
-    write_atomically(RESULTS / "serve.md", report(result).encode())
-    print(report(result))
+    print(publish("serve", [result]))
 
 
 async def watched(
@@ -174,35 +168,6 @@ def compared(seen: Seen, images: np.ndarray, model: Model) -> dict[str, Any]:
         "same_to_the_bit": same,
         "largest_difference": worst,
     }
-
-
-def report(result: dict[str, Any]) -> str:
-    errors = sum(result["errors"].values())
-    return f"""# Serving under load
-
-`python benchmarks/serve.py`: {result["clients"]} connections on one machine ({result["machine"]}), client and server on
-the same cores, each asking again as soon as it has its answer, with random test pictures of `mini`, widths and
-robustness, for {result["seconds"]:g} seconds.
-
-| | |
-|---|---:|
-| requests | {result["requests"]:,} |
-| a second | {result["requests_per_second"]:g} |
-| errors | {errors} |
-| different dials | {result["dials"]:,} |
-| answers other than the model's offline | {result["other_answers"]} of {result["answers"]:,} |
-| same to the bit | {result["same_to_the_bit"]:,} |
-| largest difference of a probability | {result["largest_difference"]:.1e} |
-| p50 | {result["p50_ms"]:g} ms |
-| p90 | {result["p90_ms"]:g} ms |
-| p99 | {result["p99_ms"]:g} ms |
-| slowest | {result["max_ms"]:g} ms |
-| server's memory before | {result["memory_mb_before"]:g} MB |
-| server's memory after | {result["memory_mb_after"]:g} MB |
-
-Latency here is that of a queue of {result["clients"]}: every client always waits for an answer. Times are from the
-machine that ran it; the counts are what matters.
-"""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Speed and memory, as ratios against a plain reference in the same run: machines differ and are noisy.
 
-python benchmarks/run.py            all of it (about five minutes on two cores); writes benchmarks/latest.json
-python benchmarks/run.py digit      only these, of: digit preresnet18 merge score memory
+python benchmarks/speed.py            all of it (about five minutes on two cores); writes results/speed.md
+python benchmarks/speed.py digit      only these, of: digit preresnet18 merge score memory
 """
 
 import json
@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidence import publish, read_rows
 from reference import digit_net, plain_round, preresnet18
 
-from splitmix.core.files import write_atomically
 from splitmix.core.net import Net
 from splitmix.core.parts import merge
 from splitmix.core.rounds import Federation, federate
@@ -34,7 +34,6 @@ from splitmix.methods.bases import SplitMix
 from splitmix.nets import NETS
 from splitmix.objectives.losses import Plain
 
-HERE = Path(__file__).parent
 REPEATS = 5
 
 
@@ -182,41 +181,16 @@ def main() -> None:
     if sys.argv[1:2] == ["--peak"]:
         print(json.dumps(_peak(int(sys.argv[2]))))
         return
-    latest = HERE / "latest.json"
-    results: dict[str, Any] = json.loads(latest.read_text()) if sys.argv[1:] and latest.exists() else {}
-    results |= {"threads": torch.get_num_threads(), "workers": default_workers()}
+    kept = {row["part"]: row for row in read_rows("speed")} if sys.argv[1:] else {}
     for name in sys.argv[1:] or BENCHMARKS:
-        results[name] = BENCHMARKS[name]()
-        print(f"{name}: {json.dumps(results[name], default=str)}", flush=True)
-    write_atomically(latest, (json.dumps(results, indent=1) + "\n").encode())
-    if results.keys() >= BENCHMARKS.keys():
-        write_atomically(HERE / "latest.md", page(results).encode())
-
-
-def page(results: dict[str, Any]) -> str:
-    """The same numbers for people."""
-    lines = [
-        "# The last benchmark\n",
-        "Made by `make bench`; every ratio is taken in one run, ours and the reference in turns.\n",
-    ]
-    lines += [
-        "| a whole round | ours | plain | ratio | share of matmul peak, ours / plain |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for name in SETTINGS:
-        r = results[name]
-        shares = f"{r['share_of_matmul_peak']:.0%} / {r['plain_share_of_matmul_peak']:.0%}"
-        lines.append(f"| {name} | {r['seconds']:.2f} s | {r['plain_seconds']:.2f} s | {r['ratio']:.2f} | {shares} |")
-    growth = results["memory"]["ratio"]
-    lines += [
-        "",
-        f"- Merging: {results['merge']['milliseconds_per_client']:.2f} ms a client, one update in memory.",
-        f"- Scoring all eight widths: {results['score']['all_widths_over_widest_alone']:.2f} times the widest alone.",
-        f"- Ten times as many registered clients: {growth['server']:.2f} times the server's peak memory, "
-        f"{growth['worker']:.2f} times a worker's.",
-        f"- {results['workers']} worker processes; the plain reference uses {results['threads']} threads.",
-    ]
-    return "\n".join(lines) + "\n"
+        kept[name] = {
+            "part": name,
+            "threads": torch.get_num_threads(),
+            "workers": default_workers(),
+            **BENCHMARKS[name](),
+        }
+        print(f"{name}: {json.dumps(kept[name], default=str)}", flush=True)
+    print(publish("speed", kept.values()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,262 @@
+"""Rows of measurements, and the pages made of them: `results/rows/NAME.jsonl`, and `benchmarks/pages/NAME.md.j2`.
+
+python benchmarks/evidence.py [NAME ...]              makes pages anew, from their rows alone
+python benchmarks/evidence.py --add NAME FOLDER ...   adds what finished runs, tunings and grids say, as rows
+
+A row is one number with all that is needed to get it again: task, data, method, settings, config hash, seed, split,
+norm statistics, width, dial and attack; benchmarks add the machine. A row stays when the run's folder is gone.
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from splitmix.core.files import write_atomically
+from splitmix.core.width import parse_width
+from splitmix.runs.config import make_config, read_toml
+from splitmix.runs.records import read_result
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "results"
+DIGITS = 6
+Row = dict[str, Any]
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["--add", name, *folders]:
+            new = [row for folder in map(Path, folders) for row in rows_of(folder)]
+            known = read_rows(name) if path_of(name).exists() else []
+            write_rows(name, [*known, *({"study": name, **row} for row in new)])
+        case names:
+            for name in names or page_names():
+                write_page(name)
+
+
+def path_of(name: str) -> Path:
+    return RESULTS / "rows" / f"{name}.jsonl"
+
+
+def read_rows(name: str) -> list[Row]:
+    return [json.loads(line) for line in path_of(name).read_text().splitlines()]
+
+
+def write_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """All rows of a study; equal ones count once."""
+    lines = dict.fromkeys(json.dumps(rounded(row)) for row in rows)
+    write_atomically(path_of(name), ("\n".join(lines) + "\n").encode())
+
+
+def publish(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Store what a benchmark measured, with the machine it ran on, and make its page."""
+    write_rows(name, ({**row, "machine": machine()} for row in rows))
+    return write_page(name)
+
+
+def rows_of(folder: Path) -> Iterator[Row]:
+    """What a finished run, its grid, or a tuning says."""
+    if (folder / "tuning.json").exists():
+        yield from trials_of(json.loads((folder / "tuning.json").read_text()))
+        return
+    result, config = read_result(folder), make_config(read_toml(folder / "config.toml"))
+    about = {
+        "task": result["task"],
+        "data": result["data"],
+        "command": result["command"],
+        "method": result["method"],
+        "settings": differing(config.model_dump(mode="json")),
+        **{key: result[key] for key in ("rounds", "seed", "best_round", "order")},
+        "lr": config.lr,
+        "config": config.digest(),
+        "weights": result["weights_sha256"],
+        "clients": len(result["clients"]),
+    }
+    for score in result["scores"]:
+        given = {key: value for key, value in score.items() if key not in ("accuracy", "clients")}
+        yield {
+            **about,
+            "robust": 0.0,
+            "attack": None,
+            **given,
+            "value": score["accuracy"],
+            "by_client": score["clients"],
+        }
+    if (folder / "grid.json").exists():
+        grid = json.loads((folder / "grid.json").read_text())
+        shared = {key: grid[key] for key in ("clients", "samples", "images", "split", "norm", "attack", "interval")}
+        yield from ({**about, "part": "grid", **shared, **row} for row in grid["rows"])
+
+
+def trials_of(tuning: Mapping[str, Any]) -> Iterator[Row]:
+    about = {key: tuning[key] for key in ("task", "command", "settings", "rounds")}
+    for trial in tuning["trials"]:
+        found = {key: trial[key] for key in ("method", "lr", "seed", "config", "widths", "seconds")}
+        best = {"best_round": trial["round"] - 1, "value": trial["accuracy"]}
+        yield {**about, "part": "trial", "split": "val", "robust": 0.0, **found, **best}
+
+
+def differing(settings: Mapping[str, Any]) -> Row:
+    """Settings that are not the task's defaults."""
+    usual = make_config({"task": settings["task"]}).model_dump(mode="json")
+    return {key: value for key, value in settings.items() if key not in ("task", "seed") and value != usual[key]}
+
+
+# --- pages ---------------------------------------------------------------------------------------------------------
+
+
+def page_names() -> list[str]:
+    return sorted(path.name.removesuffix(".md.j2") for path in (HERE / "pages").glob("*.md.j2"))
+
+
+def page(name: str) -> str:
+    """A page as its template makes it of its rows."""
+    import tradeoff
+
+    from splitmix.compare.statistics import clear_lead
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "pages"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # Markdown of our own rows
+    )
+    environment.globals.update(where=where, values=values, distinct=distinct, spread=spread, mean=fmean, lead=lead)
+    environment.globals.update(
+        beyond_chance=lambda one, other: clear_lead(one, other) or clear_lead(other, one),
+        clear_lead=clear_lead,
+        by_width=by_width,
+        by_seed=by_seed,
+        human=human,
+        toml=toml,
+        half_widths=lambda rows, what: [row[f"{what}_high"] - row[what] for row in rows],
+        averaged=tradeoff.averaged,
+        gaps=tradeoff.gaps,
+        verdict=tradeoff.verdict,
+    )
+    environment.filters.update(
+        add1=lambda value: value + 1,
+        zip=zip,
+        pct=lambda value: f"{100 * value:.1f}",
+        points=lambda value: f"{100 * value:+.1f}",
+    )
+    text = environment.get_template(f"{name}.md.j2").render(rows=read_rows(name))
+    return text.strip() + "\n"
+
+
+def write_page(name: str) -> str:
+    text = page(name)
+    write_atomically(RESULTS / f"{name}.md", text.encode())
+    return text
+
+
+def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """The rows that have all these values; a value may be a list of such."""
+    return [
+        row
+        for row in rows
+        if all(row.get(k) in v if isinstance(v, list | tuple) else row.get(k) == v for k, v in wanted.items())
+    ]
+
+
+def values(rows: Iterable[Row], key: str = "value", **wanted: Any) -> list[Any]:
+    return [row[key] for row in where(rows, **wanted)]
+
+
+def distinct(rows: Iterable[Row], key: str, **wanted: Any) -> list[Any]:
+    """The different values of a key, in their order."""
+    return list({json.dumps(value): value for value in values(rows, key, **wanted)}.values())
+
+
+def by_width(rows: Iterable[Row]) -> list[str]:
+    return sorted({row["width"] for row in rows}, key=parse_width)
+
+
+def by_seed(rows: Iterable[Row], **wanted: Any) -> list[float]:
+    """The mean value of each seed."""
+    some = where(rows, **wanted)
+    return [fmean(values(some, seed=seed)) for seed in distinct(some, "seed")]
+
+
+def spread(found: Sequence[float]) -> str:
+    """Mean and standard deviation in per cent.
+
+    >>> spread([0.5, 0.52]), spread([0.5])
+    ('51.0 ± 1.4', '50.0')
+    """
+    text = f"{100 * fmean(found):.1f}"
+    return f"{text} ± {100 * stdev(found):.1f}" if len(found) > 1 else text
+
+
+def lead(one: Sequence[float], other: Sequence[float]) -> float:
+    return fmean(one) - fmean(other)
+
+
+def human(number: float) -> str:
+    """
+    >>> human(224194), human(1.05e9)
+    ('224k', '1.05G')
+    """
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def toml(row: Row) -> str:
+    """The settings of a row as TOML."""
+    from splitmix.runs.config import to_toml
+
+    return to_toml(make_config({"task": row["task"], **row["settings"], "seed": row["seed"]})).strip()
+
+
+# --- numbers and machines ------------------------------------------------------------------------------------------
+
+
+def rounded(value: Any) -> Any:
+    """The same with floats of six digits after the point."""
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, Mapping):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def machine() -> dict[str, str]:
+    """What a time was measured on."""
+    import torch
+
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.machine(),
+        "load": f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def in_turns(
+    ways: Mapping[str, Callable[[], object]], clock: Callable[[], float], turns: int
+) -> dict[str, list[float]]:
+    """The seconds of each way in each turn, all ways in turns; two more turns at the start only warm up."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 2):
+        for name, way in ways.items():
+            began = clock()
+            way()
+            if turn >= 2:
+                times[name].append(clock() - began)
+    return times
+
+
+if __name__ == "__main__":
+    main()

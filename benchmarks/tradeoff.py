@@ -1,0 +1,94 @@
+"""Clean accuracy against accuracy under attack: one model with a dial beside a separate model for each trade.
+
+python benchmarks/tradeoff.py    draws results/robustness-joint.png and robustness-only.png from their rows
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from evidence import RESULTS, Row, distinct, read_rows, where
+
+from splitmix.report.drawing import save
+from splitmix.report.grid_page import Point, tradeoff
+
+NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT"}
+Curve = list[Point]
+
+
+def main() -> None:
+    rows = read_rows("robustness")
+    joint, only = where(rows, part="joint"), where(rows, part="only")
+    widths = {f"width {width}": curve(where(joint, width=width)) for width in distinct(joint, "width")}
+    title = "One model, both dials: each width from accurate (dial 0) to robust (dial 1)"
+    one = tradeoff(widths, joint[0]["attack"], title, "a point for each dial")
+    title = "One model with a dial beside a separate model for each trade"
+    kinds = {name: averaged(only, kind) for kind, name in NAMES.items()}
+    many = tradeoff(kinds, only[0]["attack"], title, "mean over seeds; a point for each weight or dial")
+    for name, picture in {"joint": one, "only": many}.items():
+        save(picture, RESULTS / f"robustness-{name}.png")
+
+
+def curve(rows: Iterable[Row]) -> Curve:
+    """The points of one model or of one kind and seed, less robust first."""
+    points = [Point(row.get("point", f"{row['robust']:g}"), row["clean"], row["attacked"]) for row in rows]
+    return sorted(points, key=lambda point: float(point.name))
+
+
+def averaged(rows: Sequence[Row], kind: str) -> Curve:
+    """A kind's curve over seeds, point by point."""
+    curves = [curve(where(rows, kind=kind, seed=seed)) for seed in distinct(rows, "seed", kind=kind)]
+    return [
+        Point(points[0].name, fmean(p.clean for p in points), fmean(p.attacked for p in points))
+        for points in zip(*curves, strict=True)
+    ]
+
+
+def gaps(rows: Sequence[Row], kind: str) -> list[tuple[float | None, ...]]:
+    """For each point of a kind and each seed: clean accuracy beyond that of the separate models of the same seed at the
+    same accuracy under attack; None where the point is more robust than all of them."""
+    found = []
+    for seed in distinct(rows, "seed", kind=kind):
+        front = undominated(curve(where(rows, kind="at", seed=seed)))
+        found.append([gap(point, front) for point in curve(where(rows, kind=kind, seed=seed))])
+    return list(zip(*found, strict=True))
+
+
+def undominated(separate: Curve) -> Curve:
+    """Those that no other beats in both, more robust and less accurate from one to the next."""
+    front: Curve = []
+    for point in sorted(separate, key=lambda point: (-point.attacked, -point.clean)):
+        if not front or point.clean > front[-1].clean:
+            front.append(point)
+    return front[::-1]
+
+
+def gap(point: Point, front: Sequence[Point]) -> float | None:
+    """How far a point is above the straight lines between the points of a front.
+
+    >>> front = [Point("0", 0.8, 0.4), Point("1", 0.6, 0.6)]
+    >>> round(gap(Point("", 0.75, 0.5), front), 3), gap(Point("", 0.75, 0.7), front)
+    (0.05, None)
+    """
+    if point.attacked > front[-1].attacked:
+        return None
+    place = bisect_right([other.attacked for other in front], point.attacked)
+    if place in (0, len(front)):  # less robust than all of them, or as robust as the most robust
+        return point.clean - front[min(place, len(front) - 1)].clean
+    one, two = front[place - 1], front[place]
+    share = (point.attacked - one.attacked) / (two.attacked - one.attacked)
+    return point.clean - (one.clean + share * (two.clean - one.clean))
+
+
+def verdict(found: Sequence[float | None]) -> str:
+    """What the gaps of all seeds say of a point."""
+    known = [value for value in found if value is not None]
+    if not known:
+        return "more robust than any separate model"
+    if len(known) < len(found):
+        return "at the robust end of the curve"
+    return "above" if min(known) > 0 else "below" if max(known) < 0 else "on the curve, as far as seeds tell"
+
+
+if __name__ == "__main__":
+    main()
