@@ -90,15 +90,23 @@ class Config(BaseModel):
 
     def digest(self) -> str:
         """A hash of all that decides the result; how often it is checkpointed does not."""
+        return self._digest(BEFORE)
+
+    def digests(self) -> tuple[str, ...]:
+        """This hash, and others under which files of a run with these settings may be stored."""
+        return tuple(dict.fromkeys(self._digest(BEFORE | once) for once in ({}, *MISTAKEN)))
+
+    def _digest(self, left_out: Mapping[str, object]) -> str:
         deciding = self.model_dump(mode="json", exclude=FREE)
-        for key, value in LATER.items():
-            if deciding[key] == value:
-                del deciding[key]
-        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+        hashed = {key: value for key, value in deciding.items() if key not in left_out or left_out[key] != value}
+        return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
-LATER = {"min_updates": 1, "clip": 0.0, "max_samples": None, "precision": "full"}  # which older runs do not name
+# What runs did before these keys existed: a hash leaves out a key that says just that, so that it is theirs as well.
+# These values are no defaults, and never change: with another default the key is hashed like any other.
+BEFORE = {"min_updates": 1, "clip": 0.0, "max_samples": None, "precision": "full"}
+MISTAKEN = ({"clip": 5.0},)  # what hashes of half a day in November 2026 left out instead
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")
@@ -178,7 +186,7 @@ def check_same_config(path: Path, text: str) -> None:
     """A run is resumed with the very settings it was begun with."""
     stored = (path / "config.toml").read_bytes().decode(errors="replace")
     was, now = (dict(line.partition(" = ")[::2] for line in lines.splitlines()) for lines in (stored, text))
-    was = {key: json.dumps(value) for key, value in LATER.items() if value is not None} | was
+    was = {key: json.dumps(value) for key, value in BEFORE.items() if value is not None} | was
     other = [key for key in was | now if was.get(key) != now.get(key) and key not in FREE]
     if other:
         told = ", ".join(f"{key} = {was.get(key, 'none')} (now {now.get(key, 'none')})" for key in other)

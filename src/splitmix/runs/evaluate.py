@@ -67,7 +67,7 @@ def evaluate_run(
 
 def stored_norms(setup: Setup, path: Path) -> Norms:
     """The norms that the clients kept to themselves, as they were after the best round."""
-    state, _ = RunFolder(path).load_state(setup.config.digest(), setup.fresh_weights())
+    state, _ = RunFolder(path).load_state(setup.config.digests(), setup.fresh_weights())
     if state is None:
         raise UserError(f"'{path}' has no checkpoint, and only there are the clients' own norms; train it anew")
     return state.best_norms

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,12 +160,12 @@ class RunFolder:
             old.unlink()
             old.with_suffix(".safetensors").unlink(missing_ok=True)
 
-    def load_state(self, digest: str, like: Weights) -> tuple[State | None, list[str]]:
+    def load_state(self, digests: Collection[str], like: Weights) -> tuple[State | None, list[str]]:
         """The newest checkpoint that is whole, of this run, and with such weights; a note for each that is not."""
         notes: list[str] = []
         for manifest in sorted(self.checkpoints.glob("round-*.json"), reverse=True):
             try:
-                return _read_state(manifest, digest, like), notes
+                return _read_state(manifest, digests, like), notes
             except (OSError, ValueError, SafetensorError) as error:
                 notes.append(f"checkpoint {manifest.stem} is not used: {error}")
         if notes:
@@ -216,9 +216,9 @@ def from_tensors(named: Weights) -> Norms:
     return norms
 
 
-def _read_state(manifest: Path, digest: str, like: Weights) -> State:
+def _read_state(manifest: Path, digests: Collection[str], like: Weights) -> State:
     said = parse_record(manifest.read_bytes(), CheckpointRecord)
-    if said["config"] != digest:
+    if said["config"] not in digests:
         raise ValueError("it was made with other settings")
     data = manifest.with_suffix(".safetensors").read_bytes()
     if hashlib.sha256(data).hexdigest() != said["sha256"]:

@@ -77,7 +77,7 @@ def opened(
         if folder.finished():
             yield folder, None
             return
-        state, notes = folder.load_state(setup.config.digest(), setup.fresh_weights())
+        state, notes = folder.load_state(setup.config.digests(), setup.fresh_weights())
         for watcher in watchers:
             for note in notes:
                 watcher.note(note)
