@@ -105,8 +105,10 @@ class Config(BaseModel):
 FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
 # What runs did before these keys existed: a hash leaves out a key that says just that, so that it is theirs as well.
 # These values are no defaults, and never change: with another default the key is hashed like any other.
-BEFORE = {"min_updates": 1, "clip": 0.0, "max_samples": None, "precision": "full"}
-MISTAKEN = ({"clip": 5.0},)  # what hashes of half a day in November 2026 left out instead
+BEFORE: dict[str, object] = {"min_updates": 1, "clip": 0.0, "max_samples": None, "precision": "full"}
+MISTAKEN: tuple[dict[str, object], ...] = (
+    {"clip": 5.0},
+)  # what hashes of half a day in November 2026 left out instead
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")
