@@ -1,38 +1,34 @@
 """Add a federated method of your own: one class, one line in the table. Run: python examples/add_a_method.py"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import splitmix
 from splitmix.core.reproducible import rng_for
 from splitmix.core.types import Layout, Part, Profile, Setting
-from splitmix.core.width import Width
 from splitmix.data.mini import mini_domains
 from splitmix.data.task import make_task
 from splitmix.methods import METHODS
-from splitmix.methods.nested import affordable, leading, nested_layout
+from splitmix.methods.nested import Nested, affordable
 
 
 @dataclass(frozen=True)
-class RandomWindow:
+class RandomWindow(Nested):
     """Like HeteroFL, but a client's window begins at a random channel, drawn anew in every round."""
 
-    widths: tuple[Width, ...]  # ascending
     seed: int = 0
 
     @classmethod
-    def for_setting(cls, setting: Setting) -> "RandomWindow":
-        return cls(tuple(sorted(set(setting.budgets))), setting.seed)
+    def for_setting(cls, setting: Setting) -> Self:
+        return cls(setting.budgets, setting.seed)
 
     @property
     def layout(self) -> Layout:
-        return nested_layout(self.widths)
+        return replace(super().layout, moving=True)
 
     def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
-        return {p.client: (self._window(round, p),) for p in cohort}
-
-    def compose(self, width: Width) -> tuple[Part, ...]:
-        return leading(width, self.widths)
+        return {profile.client: (self._window(round, profile),) for profile in cohort}
 
     def _window(self, round: int, profile: Profile) -> Part:
         shift = int(rng_for(self.seed, "window", round, profile.client).integers(1000))  # wraps around in each layer

@@ -1,4 +1,4 @@
-"""Trust at the door: what is no answer to its job is dropped alone, also where clients score or calibrate."""
+"""Admission: what is no answer to its job is dropped alone, also where clients score or calibrate."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ import torch
 
 from helpers.answers import FC, NET, TRACKED, WEIGHTS, Tampered, answer, edited, filled, job, through
 from helpers.toys import ATOM, LAYOUT, bases, to_bytes, toy_simulator
-from splitmix.core.admission import Rejected, fair, sound
+from splitmix.core.admission import Rejected, valid_moments, valid_tally
 from splitmix.core.parts import merge
 from splitmix.core.score import Question, calibrate, score
 from splitmix.core.types import Calibrate, Missing, Score, Tally, Update
@@ -57,26 +57,26 @@ FAULTS = {
 def test_an_update_with_a_fault_is_dropped_alone(what):
     kind, spoil = FAULTS[what]
     jobs = [job(0), job(1), job(2)]
-    passed, door = through([answer(jobs[0]), spoil(answer(jobs[1])), answer(jobs[2])], jobs)
-    assert [update.client for update in passed] == door.seen.accepted == [0, 2]
-    assert [(one.client, one.kind) for one in door.seen.rejected] == [(1, kind)]
-    assert 0 < len(door.seen.rejected[0].reason) < 120
-    assert door.seen.updates == Counter({1: 2, 2: 2})
+    passed, admission = through([answer(jobs[0]), spoil(answer(jobs[1])), answer(jobs[2])], jobs)
+    assert [update.client for update in passed] == admission.seen.accepted == [0, 2]
+    assert [(one.client, one.kind) for one in admission.seen.rejected] == [(1, kind)]
+    assert 0 < len(admission.seen.rejected[0].reason) < 120
+    assert admission.seen.updates == Counter({1: 2, 2: 2})
 
 
 def test_an_honest_update_passes_as_it_is():
     honest = answer(job())
-    (passed,), door = through([honest], [job()], clip=5.0)
+    (passed,), admission = through([honest], [job()], clip=5.0)
     assert passed == honest
     assert all(passed.weights[name] is value for name, value in honest.weights.items())
-    assert door.seen.clipped == []
+    assert admission.seen.clipped == []
 
 
 def test_a_variance_below_zero_is_no_variance():
     honest = answer(job(), weights=TRACKED)
     spoilt = filled(honest, "norm1.clean.running_var", -1e-6)
-    _, door = through([spoilt], [job()], weights=TRACKED)
-    assert door.seen.rejected[0].kind == "variance"
+    _, admission = through([spoilt], [job()], weights=TRACKED)
+    assert admission.seen.rejected[0].kind == "variance"
     assert through([honest], [job()], weights=TRACKED)[0]
 
 
@@ -90,9 +90,9 @@ def test_norms_that_stay_on_a_client_may_not_be_sent():
 
 
 def test_who_did_not_come_is_noted_with_the_reason():
-    passed, door = through([Missing(0, "late"), answer(job(1))], [job(0), job(1)])
+    passed, admission = through([Missing(0, "late"), answer(job(1))], [job(0), job(1)])
     assert len(passed) == 1
-    assert door.seen.missing == [Missing(0, "late")]
+    assert admission.seen.missing == [Missing(0, "late")]
 
 
 @pytest.mark.parametrize("answers", [[], [answer(job())] * 2])
@@ -104,15 +104,15 @@ def test_an_engine_that_skips_or_repeats_an_answer_is_wrong(answers):
 def test_all_bytes_that_came_are_counted():
     honest = answer(job())
     size = sum(value.nbytes for value in honest.weights.values())
-    _, door = through([honest, replace(honest, client=7), Missing(2, "late")], [job(0), job(1), job(2)])
-    assert door.seen.bytes_up == 2 * size
+    _, admission = through([honest, replace(honest, client=7), Missing(2, "late")], [job(0), job(1), job(2)])
+    assert admission.seen.bytes_up == 2 * size
 
 
 def test_the_words_of_a_stranger_are_cut_short():
     strange = replace(answer(job()), client="x\x1b[31m" * 1000)
-    _, door = through([strange], [job()])
-    assert len(door.seen.rejected[0].reason) < 120
-    assert door.seen.rejected[0].reason.isprintable()
+    _, admission = through([strange], [job()])
+    assert len(admission.seen.rejected[0].reason) < 120
+    assert admission.seen.rejected[0].reason.isprintable()
 
 
 # --- scores and norm statistics ----------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ ASKED = Score(3, (bases(0), bases(0, 1)))
     ],
 )
 def test_a_tally_counts_what_was_asked(tally, good):
-    assert fair(ASKED, tally) == good
+    assert valid_tally(ASKED, tally) == good
 
 
 def moments(client=0, **changed):
@@ -147,13 +147,13 @@ def moments(client=0, **changed):
 
 def test_norm_statistics_are_checked_like_updates():
     asked, like = Calibrate(0, bases(0, 1, 2, 3)), {name: TRACKED[name] for name in NET.statistic_names(ATOM)}
-    assert sound(asked, moments(), like, 10)
-    assert not sound(asked, moments(samples=11), like, 10)
-    assert not sound(asked, moments(client=1), like, 10)
-    assert not sound(asked, filled(moments(), "norm1.clean.running_mean", math.nan), like, 10)
-    assert not sound(asked, filled(moments(), "norm1.clean.running_var", -1.0), like, 10)
-    assert not sound(asked, edited(moments(), more=torch.zeros(4)), like, 10)
-    assert not sound(asked, Missing(0, "late"), like, 10)
+    assert valid_moments(asked, moments(), like, 10)
+    assert not valid_moments(asked, moments(samples=11), like, 10)
+    assert not valid_moments(asked, moments(client=1), like, 10)
+    assert not valid_moments(asked, filled(moments(), "norm1.clean.running_mean", math.nan), like, 10)
+    assert not valid_moments(asked, filled(moments(), "norm1.clean.running_var", -1.0), like, 10)
+    assert not valid_moments(asked, edited(moments(), more=torch.zeros(4)), like, 10)
+    assert not valid_moments(asked, Missing(0, "late"), like, 10)
 
 
 def test_scores_and_calibration_do_without_those_who_fail():

@@ -42,10 +42,10 @@ DATA = ToyClients().data(CLIENT)
 ONE_STEP = Plan(lr=0.1, batch=len(DATA.train), momentum=0.0, weight_decay=0.0)
 
 
-def train(download, parts, *, net=None, plan=PLAN, objective=None, memory=None, **settings):
+def train(download, parts, *, net=None, plan=PLAN, objective=None, own=None, **settings):
     """The client's update."""
     job = Train(0, CLIENT, tuple(parts), plan, seed=1, **settings)
-    return train_client(job, net or Net(Tiny), download, DATA, objective or Plain(), {} if memory is None else memory)
+    return train_client(job, net or Net(Tiny), download, DATA, objective or Plain(), {} if own is None else own)
 
 
 def doubles(*numbers, build=Tiny, tracked=False):
@@ -225,21 +225,21 @@ def test_norms_never_leave_the_client():
 
 
 def test_the_client_keeps_its_norms_of_each_base():
-    memory, shared = {}, train(singles(2, 0), bases(2, 0)).weights
-    train(singles(2, 0), bases(2, 0), memory=memory, local_norms=True)
+    own, shared = {}, train(singles(2, 0), bases(2, 0)).weights
+    train(singles(2, 0), bases(2, 0), own=own, local_norms=True)
     norms = Net(Tiny).norm_names(ATOM) & shared.keys()
     assert norms
-    assert {base: to_bytes(kept) for base, kept in memory.items()} == {
+    assert {base: to_bytes(kept) for base, kept in own.items()} == {
         base: to_bytes({name: shared[name][place].contiguous() for name in norms}) for place, base in [(0, 2), (1, 0)]
     }
 
 
 def test_a_client_goes_on_from_its_own_norms_whatever_the_server_has():
-    memory = {}
-    train(singles(0), bases(0), memory=memory, local_norms=True)
+    own = {}
+    train(singles(0), bases(0), own=own, local_norms=True)
     strange = {name: value + 1 if "norm" in name else value for name, value in singles(0).items()}
     ours, theirs = (
-        train(download, bases(0), memory=dict(memory), local_norms=True).weights for download in (singles(0), strange)
+        train(download, bases(0), own=dict(own), local_norms=True).weights for download in (singles(0), strange)
     )
     assert to_bytes(ours) == to_bytes(theirs)
 

@@ -7,7 +7,7 @@ import torch
 
 from helpers.answers import NET, PROFILES, TRACKED, WEIGHTS, answer, job, through
 from helpers.toys import LAYOUT, bases, to_bytes
-from splitmix.core.admission import Door, root_mean_square
+from splitmix.core.admission import Admission, root_mean_square
 from splitmix.core.parts import cut
 
 USUAL = {"parameters": 0.1, "steps": 3.0}  # ten samples in batches of four
@@ -19,15 +19,15 @@ def far(update, weights=WEIGHTS):
 
 
 def test_an_update_that_goes_too_far_is_brought_back_to_what_is_usual():
-    (passed,), door = through([answer(job(), by=0.51)], [job()], clip=5.0, usual=USUAL)
+    (passed,), admission = through([answer(job(), by=0.51)], [job()], clip=5.0, usual=USUAL)
     assert far(passed) == pytest.approx([0.1, 0.1], rel=1e-4)
-    assert door.seen.clipped == door.seen.accepted == [0]
+    assert admission.seen.clipped == admission.seen.accepted == [0]
 
 
 def test_an_update_within_the_bound_is_left_alone():
-    (passed,), door = through([answer(job(), by=0.49)], [job()], clip=5.0, usual=USUAL)
+    (passed,), admission = through([answer(job(), by=0.49)], [job()], clip=5.0, usual=USUAL)
     assert far(passed) == pytest.approx([0.49, 0.49], rel=1e-4)
-    assert door.seen.clipped == []
+    assert admission.seen.clipped == []
 
 
 def test_its_direction_stays():
@@ -50,9 +50,9 @@ def test_each_base_has_its_own_bound():
 
 
 def test_without_a_bound_nothing_is_too_far():
-    (passed,), door = through([answer(job(), by=1e4)], [job()], clip=0.0, usual=USUAL)
+    (passed,), admission = through([answer(job(), by=1e4)], [job()], clip=0.0, usual=USUAL)
     assert far(passed)[0] == pytest.approx(1e4, rel=1e-3)
-    assert door.seen.clipped == []
+    assert admission.seen.clipped == []
 
 
 def test_in_the_first_round_a_base_that_goes_too_far_moves_by_its_own_size():
@@ -72,41 +72,41 @@ def test_statistics_have_a_bound_of_their_own():
 
 def test_more_steps_may_go_further():
     profiles = [replace(PROFILES[0], samples=40)]
-    door = Door(NET, LAYOUT, WEIGHTS, profiles, clip=5.0, usual=USUAL)
-    (passed,) = door.admitted([job()], [answer(job(), by=100.0, samples=36)])  # nine steps, where three are usual
+    admission = Admission(NET, LAYOUT, WEIGHTS, profiles, clip=5.0, usual=USUAL)
+    (passed,) = admission.admitted([job()], [answer(job(), by=100.0, samples=36)])  # nine steps, where three are usual
     assert far(passed) == pytest.approx([0.3, 0.3], rel=1e-4)
 
 
 def test_claiming_ever_more_steps_does_not_help():
     profiles = [replace(PROFILES[0], samples=10**18)]
-    door = Door(NET, LAYOUT, WEIGHTS, profiles, clip=5.0, usual=USUAL)
-    (passed,) = door.admitted([job()], [answer(job(), by=100.0, samples=10**18)])
+    admission = Admission(NET, LAYOUT, WEIGHTS, profiles, clip=5.0, usual=USUAL)
+    (passed,) = admission.admitted([job()], [answer(job(), by=100.0, samples=10**18)])
     assert far(passed) == pytest.approx([0.5, 0.5], rel=1e-4)  # five times the usual, and no more
 
 
 def test_usual_is_the_median_of_the_clients_with_a_vote_each():
     jobs = [job(0), job(1, 0), job(2), job(3, 0, 1, 2, 3)]
     distances = [0.1, 0.2, 0.3, 0.4]
-    _, door = through([answer(j, by=d) for j, d in zip(jobs, distances, strict=True)], jobs)
-    assert door.usual_next() == pytest.approx({"parameters": 0.2, "steps": 3.0}, rel=1e-4)  # the lower of the two
+    _, admission = through([answer(j, by=d) for j, d in zip(jobs, distances, strict=True)], jobs)
+    assert admission.usual_next() == pytest.approx({"parameters": 0.2, "steps": 3.0}, rel=1e-4)  # the lower of the two
 
 
 def test_what_is_usual_grows_no_faster_than_the_bound():
     jobs = [job(client) for client in range(5)]
-    _, door = through([answer(j, by=1e3) for j in jobs], jobs, clip=5.0, usual=USUAL)
-    assert door.usual_next()["parameters"] == pytest.approx(0.5, rel=1e-4)
+    _, admission = through([answer(j, by=1e3) for j in jobs], jobs, clip=5.0, usual=USUAL)
+    assert admission.usual_next()["parameters"] == pytest.approx(0.5, rel=1e-4)
 
 
 def test_two_clients_do_not_say_what_is_usual():
     jobs = [job(0), job(1)]
-    _, door = through([answer(j, by=0.3) for j in jobs], jobs, clip=5.0, usual=USUAL)
-    assert door.usual_next() == USUAL
+    _, admission = through([answer(j, by=0.3) for j in jobs], jobs, clip=5.0, usual=USUAL)
+    assert admission.usual_next() == USUAL
 
 
 def test_a_round_in_which_nothing_moved_sets_no_bound():
     jobs = [job(client) for client in range(3)]
-    _, door = through([answer(j, by=0.0) for j in jobs], jobs, clip=5.0)
-    (passed,), later = through([answer(job(), by=0.1)], [job()], clip=5.0, usual=door.usual_next())
+    _, admission = through([answer(j, by=0.0) for j in jobs], jobs, clip=5.0)
+    (passed,), later = through([answer(job(), by=0.1)], [job()], clip=5.0, usual=admission.usual_next())
     assert later.seen.clipped == []
     assert far(passed)[0] == pytest.approx(0.1, rel=1e-3)
 

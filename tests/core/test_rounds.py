@@ -19,6 +19,7 @@ from helpers.toys import (
     toy_simulator,
     toy_weights,
 )
+from splitmix.core.method import Method
 from splitmix.core.net import Net
 from splitmix.core.rounds import Constant, Cosine, Federation, Steps, draw_cohort, federate, make_jobs
 from splitmix.core.types import Part, Profile, Update
@@ -95,6 +96,25 @@ def test_a_run_in_two_pieces_is_the_same_run():
     assert to_bytes(resumed) == to_bytes(whole)
 
 
+class Changing(ToyClients):
+    """Clients of which some are away in some rounds."""
+
+    def profiles(self, round):
+        return super().profiles(round)[: (4, 1, 3, 2)[round]]
+
+
+def test_where_cohorts_change_in_size_a_resumed_run_deals_bases_as_an_unbroken_one():
+    how, reports = toy_federation(rounds=4, cohort=None), []
+    engine = toy_simulator(Changing())
+    whole = federate(METHOD, engine, engine.net, toy_weights(), how, on_round=reports.append)
+    bases = [METHOD.after(asked).assign(t, Changing().profiles(t)) for t, asked in enumerate((0, 4, 5, 8))]
+    assert [sum(report.seen.updates.values()) for report in reports] == [sum(map(len, b.values())) for b in bases]
+    for t in (1, 2, 3):
+        asked = sum(report.clients for report in reports[:t])
+        resumed = federate(METHOD, engine, engine.net, reports[t - 1].weights, how, start=t, asked=asked)
+        assert to_bytes(resumed) == to_bytes(whole)
+
+
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
     first, again, other = (to_bytes(toy_run(toy_federation(seed=seed))) for seed in (0, 0, 1))
     assert first == again
@@ -127,10 +147,11 @@ def test_training_lowers_the_loss():
     assert reports[-1].loss < 0.9 * reports[0].loss
 
 
-class Halves:
+class Halves(Method):
     """A method of one net, whose clients train half of it."""
 
     layout = replace(LAYOUT, count=1, width=Width(1))
+    widths = (Width(1),)
 
     def assign(self, round, cohort):
         return {profile.client: (Part(0, Width(1, 2), shift=round),) for profile in cohort}

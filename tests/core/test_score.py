@@ -1,6 +1,7 @@
 """Accuracy of every width, and the order in which bases are mixed."""
 
 from collections import defaultdict
+from functools import partial
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from helpers.toys import (
     toy_weights,
 )
 from splitmix.attacks.pgd import PGD
-from splitmix.core.client import execute, mixed
+from splitmix.core.client import execute, mixed, statistics, with_strange_bases
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
@@ -93,6 +94,28 @@ def test_a_client_without_samples_is_left_out():
 def test_only_the_named_clients_are_asked():
     (row,) = score(Sizes(((1,), 2), ((0,), 5)), {}, {ATOM: bases(0)}, {0: "a"}, Question())
     assert row.clients == (0.5,)
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_with_local_norms_a_base_that_a_client_never_trained_is_calibrated_there(dual):
+    net, data, parts = Net(partial(Tiny, dual=dual)), ToyClients().data(2), bases(0, 1)
+    weights = cut(net, LAYOUT, net.init(LAYOUT, seed=0, tracked=True), parts)
+    served = with_strange_bases(net, weights, parts, data.train, 8, {0: {}})  # it trained base 0
+    found = statistics(net, parts[0], weights, data.train, 8, dials=(0.0, 1.0))
+    for name in net.statistic_names(ATOM):
+        assert torch.equal(served[name], torch.stack([weights[name][0], found[name][1]]))
+
+
+def test_local_norms_of_strange_bases_answer_as_calibrated_ones():
+    net, data = Net(Tiny), ToyClients().data(2)
+    download = cut(net, LAYOUT, toy_weights(tracked=True), bases(1, 2))
+    asked = [
+        Score(2, (bases(1, 2),), Question("train", batch=8, **how))
+        for how in ({"local_norms": True}, {"norm": "client"})
+    ]
+    strange, calibrated = (execute(job, net, download, data, None, {}) for job in asked)
+    assert strange == calibrated
+    assert strange != execute(Score(2, (bases(1, 2),), Question("train", batch=8)), net, download, data, None, {})
 
 
 def test_each_mix_has_an_accuracy_of_its_own():

@@ -25,7 +25,7 @@ from helpers.toys import (
 from splitmix.core.errors import UserError
 from splitmix.core.parts import cut
 from splitmix.core.types import Calibrate, Question, Score, Train
-from splitmix.engines.simulator import flat, unflat
+from splitmix.engines.simulator import named_norms, split_norms
 from splitmix.engines.workers import Arena, Workers
 
 pytestmark = pytest.mark.skipif(not Workers.possible(), reason="worker processes need fork")
@@ -91,7 +91,7 @@ def test_what_clients_keep_to_themselves_is_the_same_with_workers(pool):
     for engine in (single, pool):
         for round in range(2):  # in the second, clients go on from what they kept
             updates(engine, [job(c, 0, 1, round=round, local_norms=True) for c in range(4)])
-    kept, expected = ({c: to_bytes(flat(m)) for c, m in e.memories.items()} for e in (pool, single))
+    kept, expected = ({c: to_bytes(named_norms(m)) for c, m in e.own_norms.items()} for e in (pool, single))
     assert kept == expected
     assert len(kept) == 4
 
@@ -258,6 +258,6 @@ def test_shared_memory_refuses_what_does_not_fit():
 def test_a_memory_and_an_upload_travel_as_one():
     memory = {0: {"norm.weight": torch.ones(2)}, 3: {"norm.weight": torch.zeros(2)}}
     upload = {"fc.weight": torch.arange(2.0)}
-    found, rest = unflat({**upload, **flat(memory)})
+    found, rest = split_norms({**upload, **named_norms(memory)})
     assert {base: to_bytes(norms) for base, norms in found.items()} == {b: to_bytes(n) for b, n in memory.items()}
     assert to_bytes(rest) == to_bytes(upload)

@@ -2,7 +2,6 @@
 
 from helpers.toys import ATOM, FULL, HALF, Tiny
 from splitmix.compare.costs import Account
-from splitmix.core.method import local_objective
 from splitmix.core.types import Setting
 from splitmix.methods import find_method
 from splitmix.objectives.losses import Plain
@@ -13,4 +12,4 @@ TINY = {width: 9 * c * c + 18 * c + 3 for width, c in ((ATOM, 2), (HALF, 4), (FU
 
 def tiny(method, **options):
     made = find_method(method, SETTING)
-    return Account(made, Tiny, (6, 6, 1), local_objective(made, Plain()), batch=4, **options)
+    return Account(made, Tiny, (6, 6, 1), made.objective(Plain()), batch=4, **options)

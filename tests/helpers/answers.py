@@ -1,4 +1,4 @@
-"""Answers to jobs, honest and not, and the door that they come through."""
+"""Answers to jobs, honest and not, and the admission of them."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from helpers.toys import LAYOUT, PLAN, Tiny, bases, toy_simulator, toy_weights
-from splitmix.core.admission import Door
+from splitmix.core.admission import Admission
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
 from splitmix.core.types import Profile, Train, Update
@@ -41,9 +41,9 @@ def filled(update, name, number):
 
 
 def through(answers, jobs, *, weights=WEIGHTS, **settings):
-    """What the door lets pass, and the door."""
-    door = Door(NET, LAYOUT, weights, PROFILES, **settings)
-    return list(door.admitted(jobs, answers)), door
+    """The updates that are admitted, and their admission."""
+    admission = Admission(NET, LAYOUT, weights, PROFILES, **settings)
+    return list(admission.admitted(jobs, answers)), admission
 
 
 @dataclass

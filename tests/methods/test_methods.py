@@ -10,7 +10,6 @@ from safetensors.torch import load, save
 from helpers.toys import ATOM, FULL, HALF, Tiny, ToyClients, to_bytes, toy_simulator
 from splitmix.core.client import execute, parts_of
 from splitmix.core.errors import UserError
-from splitmix.core.method import local_objective, respects_budgets
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, cut, merge
 from splitmix.core.rounds import Federation, federate
@@ -38,7 +37,7 @@ def method(request):
 
 
 def simulator(method, *, clients=None, workers=1):
-    return toy_simulator(clients, workers=workers, objective=local_objective(method, Plain()), layout=method.layout)
+    return toy_simulator(clients, workers=workers, objective=method.objective(Plain()), layout=method.layout)
 
 
 def trained(method, engine, *, rounds=3, weights=None, **settings):
@@ -56,7 +55,7 @@ def test_no_client_trains_more_than_its_budget_unless_the_method_says_so(method)
         if parts
     ]
     assert fits
-    assert all(fits) or not respects_budgets(method)
+    assert all(fits) or not method.respects_budgets
 
 
 def test_the_same_round_and_cohort_give_the_same_parts(method):

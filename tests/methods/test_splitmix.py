@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from splitmix.core.errors import UserError
 from splitmix.core.types import Part, Profile, Setting
 from splitmix.core.width import Width
-from splitmix.methods.bases import SplitMix
+from splitmix.methods.bases import FedEnsemble, SplitMix
 
 EIGHTH = Width(1, 8)
 budgets = st.fractions(EIGHTH, 1, max_denominator=40)
@@ -126,3 +126,22 @@ def test_a_width_beyond_the_trained_bases_is_refused():
 def test_a_budget_below_the_atom_is_refused():
     with pytest.raises(UserError, match="client 10 has budget 1/16, below the atom 1/8; choose a smaller atom"):
         SplitMix(EIGHTH, 8).assign(0, profiles([Width(1, 16)]))
+
+
+@pytest.mark.parametrize("kind", [SplitMix, FedEnsemble])
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=12))
+@settings(max_examples=20)
+def test_whatever_the_cohorts_no_base_is_dealt_twice_more_than_another(kind, sizes):
+    """Nodes join and leave, profiles are refused: the cycle goes on where it stopped."""
+    asked, dealt = 0, Counter(range(8))
+    for round, size in enumerate(sizes):
+        cohort = profiles([EIGHTH] * size)
+        dealt.update(part.base for parts in kind().after(asked).assign(round, cohort).values() for part in parts)
+        asked += size
+    assert max(dealt.values()) - min(dealt.values()) <= 1
+
+
+def test_with_cohorts_of_one_size_the_place_in_the_cycle_need_not_be_told():
+    cohort = profiles([Width(1, 2)] * 3)
+    for round in range(4):
+        assert SplitMix().assign(round, cohort) == SplitMix().after(3 * round).assign(round, cohort)

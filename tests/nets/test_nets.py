@@ -151,6 +151,22 @@ def test_a_net_with_rescaled_layers_divides_every_output_but_the_logits_by_its_w
 
 
 @pytest.mark.parametrize("name", NETS)
+def test_as_released_outputs_are_divided_in_training_only_so_tracked_statistics_fit_another_scale(name):
+    net, plain = (Net(partial(NETS[name], rescale_layers=how)) for how in ("released", False))
+    weights, x = {n: v.double() for n, v in net.init(Layout(1, ATOM), 0, tracked=True).items()}, images(name)
+    trained = {**weights, **{n: torch.zeros_like(weights[n]) for n in net.statistic_names(ATOM)}}
+    truth = {n: v.clone() for n, v in trained.items()}
+    assert_close(
+        net.run(ATOM, trained, x, training=True), plain.run(ATOM, truth, x, training=True), rtol=1e-2, atol=1e-2
+    )
+    for name in net.statistic_names(ATOM):
+        times = 64 if name.endswith("var") else 8
+        assert_close(trained[name], times * truth[name], rtol=1e-2, atol=1e-2)
+    assert torch.equal(net.run(ATOM, weights, x), plain.run(ATOM, weights, x))  # served: as if nothing were rescaled
+    assert_close(net.measure(ATOM, weights, x), plain.measure(ATOM, weights, x))  # and so is what is calibrated
+
+
+@pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("width", [Width(1, 8), Width(1, 4)])
 def test_rescaled_initialisation_shrinks_all_layers_but_the_first_by_the_root_of_the_width(name, width):
     net = Net(NETS[name])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.toys import ATOM, FULL, HALF, LAYOUT, PLAN, Tiny, ToyClients, bases, to_bytes
+from helpers.toys import ATOM, FULL, HALF, LAYOUT, PLAN, Exact, Tiny, ToyClients, bases, to_bytes
 from splitmix.attacks.pgd import PGD
 from splitmix.core.client import train_client
 from splitmix.core.errors import UserError
@@ -29,16 +29,6 @@ class Dual(Tiny):
         super().__init__(width)
         channels = scaled(8, width)
         self.norm1, self.norm2 = Norm(channels, dual=True), Norm(channels, dual=True)
-
-
-class Exact:
-    """An objective in float64, where rounding turns no sign."""
-
-    def __init__(self, objective):
-        self.objective = objective
-
-    def __call__(self, forward, x, y, rng):
-        return self.objective(forward, x.double(), y, rng)
 
 
 class Spy:

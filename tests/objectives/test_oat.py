@@ -5,13 +5,13 @@ import torch
 from torch.testing import assert_close
 
 from helpers.conditioned_net import DATA, Conditioned, disturbed
-from helpers.toys import ATOM, FULL, HALF, LAYOUT, PLAN, Tiny, bases, to_bytes, toy_split
+from helpers.toys import ATOM, FULL, HALF, LAYOUT, PLAN, Exact, Tiny, bases, to_bytes, toy_split
 from splitmix.attacks.pgd import PGD
 from splitmix.core.batches import ClientData
 from splitmix.core.client import train_client
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.objective import withstood
+from splitmix.core.objective import Objective, withstood
 from splitmix.core.parts import cut
 from splitmix.core.types import Layout, Part, Plan, Train
 from splitmix.objectives.adversarial import Adversarial
@@ -22,16 +22,6 @@ ONE_STEP = Plan(lr=0.1, batch=len(DATA.train), momentum=0.0, weight_decay=0.0)
 ATTACK = PGD(eps=0.1, steps=3, step=0.05)
 PARTS = bases(0, 1, 2)
 WEIGHTS = [0.0, 0.1, 0.2, 0.3, 0.5, 1.0]  # lambda_n of the paper's FedAvg+AT, a model for each
-
-
-class Exact:
-    """An objective in float64, where rounding turns no sign."""
-
-    def __init__(self, objective):
-        self.objective = objective
-
-    def __call__(self, forward, x, y, rng):
-        return self.objective(forward, x.double(), y, rng)
 
 
 class Spy:
@@ -138,7 +128,7 @@ def test_the_attack_leaves_no_gradient_in_the_parameters():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_norms_that_the_first_batch_does_not_reach_are_trained_by_later_ones(momentum):
-    class InTurn:
+    class InTurn(Objective):
         drawn = 1.0
 
         def __call__(self, forward, x, y, rng):

@@ -7,7 +7,7 @@ from helpers.tiny_task import SETTINGS, stripes_task
 from helpers.toys import Tiny, plain_build
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
-from splitmix.core.objective import Trial, needs_of, trials_of
+from splitmix.core.objective import Trial
 from splitmix.core.width import Width
 from splitmix.methods import METHODS
 from splitmix.objectives import OBJECTIVES, find_objective
@@ -26,8 +26,8 @@ def setup_of(build=None, **changed):
 def test_every_objective_is_found_by_its_name(name):
     objective = find_objective(name)
     assert callable(objective)
-    assert sum(trial.share for trial in trials_of(objective)) == pytest.approx(1)
-    assert set(needs_of(objective)) <= {"dual", "film"}
+    assert sum(trial.share for trial in objective.trials) == pytest.approx(1)
+    assert set(objective.needs) <= {"dual", "film"}
 
 
 def test_settings_of_the_attack_stand_beside_those_of_the_objective():
@@ -123,7 +123,7 @@ def test_a_net_whose_dial_does_not_work_is_one_sentence():
 
 def test_rounds_are_judged_as_they_are_trained():
     attack = PGD()
-    assert trials_of(Plain()) == (Trial(),)
-    assert trials_of(Adversarial(attack, 0.25)) == (Trial(0.75), Trial(0.25, 1.0, attack))
-    assert trials_of(Adversarial(attack, 0.25, dual=False)) == (Trial(0.75), Trial(0.25, 0.0, attack))
-    assert trials_of(Adversarial(attack, 1, dual=False)) == (Trial(1, 0.0, attack),)
+    assert Plain().trials == (Trial(),)
+    assert Adversarial(attack, 0.25).trials == (Trial(0.75), Trial(0.25, 1.0, attack))
+    assert Adversarial(attack, 0.25, dual=False).trials == (Trial(0.75), Trial(0.25, 0.0, attack))
+    assert Adversarial(attack, 1, dual=False).trials == (Trial(1, 0.0, attack),)

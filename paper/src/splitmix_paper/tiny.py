@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from splitmix.core.reproducible import rng_for
 from splitmix.data.prepare.store import write_arrays
 from splitmix.nets.film import norms
-from splitmix.nets.layers import Conv, Linear, norm_eps, scaled
+from splitmix.nets.layers import Conv, Linear, Rescale, scaled
 
 NET = "splitmix_paper.tiny:TinyNet"
 DOMAINS = {"amber": (1.0, 0.7, 0.3), "blue": (0.3, 0.5, 1.0), "green": (0.4, 1.0, 0.4), "rose": (1.0, 0.4, 0.6)}
@@ -33,11 +33,11 @@ class TinyNet(nn.Module):
         classes: int = 10,
         dual: bool = False,
         film: bool = False,
-        rescale_layers: bool = True,
+        rescale_layers: Rescale = True,
     ) -> None:
         super().__init__()
         channels, features = scaled(16, width), scaled(32, width)
-        norm = norms(eps=norm_eps(width, rescale_layers), dual=dual, film=film)
+        norm = norms(width, rescale_layers, dual=dual, film=film)
         self.conv1, self.norm1 = Conv(3, channels, 3, padding=1), norm(channels)
         self.fc1, self.norm2 = Linear(channels * 16, features), norm(features)
         self.fc2 = Linear(features, classes)

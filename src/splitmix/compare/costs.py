@@ -10,7 +10,7 @@ from functools import cache, cached_property, partial
 from typing import Any
 
 from splitmix.core.errors import UserError
-from splitmix.core.method import Method, local_objective
+from splitmix.core.method import Method
 from splitmix.core.net import Build, Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import covering
@@ -98,7 +98,7 @@ def account_for(
     made = find_method(
         settings if isinstance(settings, Mapping) else method, Setting(atom, tuple(sorted(set(budgets))), seed=0)
     )
-    return Account(made, build, image, local_objective(made, Plain()), batch)
+    return Account(made, build, image, made.objective(Plain()), batch)
 
 
 def account_of(setup: Setup) -> Account:

@@ -9,7 +9,6 @@ from typing import Any
 from splitmix.compare.costs_file import StoredCosts, read_costs
 from splitmix.compare.statistics import clear_lead, spread_text
 from splitmix.core.errors import UserError
-from splitmix.core.method import respects_budgets
 from splitmix.core.parts import covering
 from splitmix.core.types import Profile, Setting
 from splitmix.core.width import parse_width
@@ -110,7 +109,7 @@ def asks_too_much(method: Any, atom: Any, clients: Sequence[StoredClient], seed:
     if not cohort:
         return False
     made = find_method(method, Setting(parse_width(atom), tuple(sorted({p.budget for p in cohort})), seed))
-    if respects_budgets(made):
+    if made.respects_budgets:
         return False
     assigned = made.assign(0, cohort)
     jobs = [(assigned[profile.client], profile.budget) for profile in cohort if assigned.get(profile.client)]

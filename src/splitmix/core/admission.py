@@ -1,4 +1,4 @@
-"""Trust at the door: every answer is checked before it counts, whatever engine carried it.
+"""Trust: every answer is checked before it counts, whatever engine carried it.
 
 An update that is not what its job asked for is dropped, alone, with a reason. A change that is too large is clipped.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from splitmix.core.batches import step_count
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, cut
-from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, nested_width
+from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, plain_name
 from splitmix.core.width import Width
 
 Usual = Mapping[str, float]  # how far clients usually move a number in a round, by kind, and in how many steps
@@ -60,7 +60,7 @@ class Attendance:
 
 
 @dataclass
-class Door:
+class Admission:
     """Checks the answers of one round, one at a time, and notes who came.
 
     Who moves a base more than `clip` times as far as usual is brought back to what is usual: the median, over the
@@ -90,7 +90,7 @@ class Door:
                 self.seen.missing.append(Missing(job.client, answer.reason))
                 continue
             self.seen.bytes_up += size_of(getattr(answer, "weights", {}))
-            fault = misfit(job, answer, samples[job.client])
+            fault = mismatch(job, answer, samples[job.client])
             update = fault or self._checked(job, answer)
             if not isinstance(update, Update):
                 self.seen.rejected.append(Rejected(job.client, *update))
@@ -109,8 +109,8 @@ class Door:
         """The update, if its tensors are what the job asked for, with no base further from the old than it may be."""
         parts, steps = covering(job.parts), step_count(update.samples, job.plan.batch, job.plan.epochs)
         private = self.net.norm_names(parts[0].width) if job.local_norms else set()
-        sent = cut(self.net, self.layout, self.weights, parts)
-        old = {name: value for name, value in sent.items() if nested_width(name) is None and name not in private}
+        sent = cut(self.net, self.layout, self.weights, job.parts)
+        old = {name: value for name, value in sent.items() if name not in private}
         fault = malformed(update.weights, old)
         if fault:
             return fault
@@ -119,7 +119,7 @@ class Door:
             change = {name: weights[name] - old[name] for name in names}
             far, usual = root_mean_square(change), self._usual(kind, {name: old[name] for name in names}, steps)
             if not far.isfinite().all():
-                return endless(update.weights) or ("size", "its change is too large to be measured")
+                return not_finite(update.weights) or ("size", "its change is too large to be measured")
             bound = usual * (self.clip or math.inf)
             votes[kind] = float(torch.minimum(far, bound).square().mean().sqrt())
             keep = torch.where(far > bound, usual / far, 1.0)
@@ -135,7 +135,7 @@ class Door:
         statistics = self.net.statistic_names(width)
         kinds: dict[str, list[str]] = {}
         for name in entries:
-            kinds.setdefault("statistics" if name in statistics else "parameters", []).append(name)
+            kinds.setdefault("statistics" if plain_name(name) in statistics else "parameters", []).append(name)
         return kinds
 
     def _usual(self, kind: str, old: Weights, steps: int) -> Tensor:
@@ -148,7 +148,7 @@ class Door:
         return torch.where(size > 0, size, math.inf)  # of a base that is all zeros, nothing is known
 
 
-def misfit(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
+def mismatch(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
     """What is wrong with an answer as a whole: it must be to this job, and speak of no more samples than are known."""
     if isinstance(answer, Rejected):
         return answer.kind, answer.reason
@@ -186,7 +186,7 @@ def malformed(weights: Weights, like: Weights) -> Fault | None:
     return None
 
 
-def endless(weights: Weights) -> Fault | None:
+def not_finite(weights: Weights) -> Fault | None:
     """Which entry is not finite."""
     for name, value in weights.items():
         if not value.isfinite().all():
@@ -194,15 +194,15 @@ def endless(weights: Weights) -> Fault | None:
     return None
 
 
-def sound(job: Calibrate, answer: Any, like: Weights, samples: int) -> bool:
+def valid_moments(job: Calibrate, answer: Any, like: Weights, samples: int) -> bool:
     """Whether an answer holds moments of norms that there are; those that the net does not use may be left out."""
-    if misfit(job, answer, samples) or not isinstance(answer.weights, dict):
+    if mismatch(job, answer, samples) or not isinstance(answer.weights, dict):
         return False
     known = {name: value for name, value in like.items() if name in answer.weights}
-    return not (malformed(answer.weights, known) or endless(answer.weights))
+    return not (malformed(answer.weights, known) or not_finite(answer.weights))
 
 
-def fair(job: Score, answer: Any) -> bool:
+def valid_tally(job: Score, answer: Any) -> bool:
     """Whether an answer is a tally of what was asked, with no more right answers than images."""
     return (
         isinstance(answer, Tally)

@@ -25,48 +25,47 @@ from splitmix.core.types import (
     Weights,
     at_width,
     group_by_width,
-    nested_width,
 )
 from splitmix.core.width import Width
 
-Answers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, number of the first -> right ones of each mix
-Memory = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base
+RightAnswers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, place of the first -> right, by mix
+OwnNorms = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base it trained
 
 
 def execute(
-    job: Job, net: Net, download: Weights, data: ClientData, objective: Objective, memory: Memory
+    job: Job, net: Net, download: Weights, data: ClientData, objective: Objective, own: OwnNorms
 ) -> Update | Tally:
     """Do a job on the client that it names; `download` holds the covering parts of the job, stacked."""
     if isinstance(job, Train):
-        return train_client(job, net, download, data, objective, memory)
+        return train_client(job, net, download, data, objective, own)
     if isinstance(job, Score):
-        return score_client(job, net, download, data, memory)
+        return score_client(job, net, download, data, own)
     return calibrate_client(job, net, download, data)
 
 
 def parts_of(job: Job) -> tuple[Part, ...]:
-    """The parts that a job needs: the download."""
-    if isinstance(job, Score):
-        return covering(all_parts(job))
-    return covering(job.parts)
+    """The parts that travel for a job: the download."""
+    return covering(all_parts(job))
 
 
-def all_parts(job: Score) -> tuple[Part, ...]:
-    """Every part that a score looks at, those of the surrogate too."""
+def all_parts(job: Job) -> tuple[Part, ...]:
+    """Every part that a job looks at; of a score those of the surrogate too."""
+    if not isinstance(job, Score):
+        return job.parts
     surrogate = () if job.question.surrogate is None else job.question.surrogate[0]
     return tuple(part for mix in (*job.mixes, surrogate) for part in mix)
 
 
 def train_client(
-    job: Train, net: Net, download: Weights, data: ClientData, objective: Objective, memory: Memory
+    job: Train, net: Net, download: Weights, data: ClientData, objective: Objective, own: OwnNorms
 ) -> Update:
     """Train all parts on the same batches with one optimizer, made anew in every round (Algorithm 3)."""
     parts, plan = covering(job.parts), job.plan
     width = parts[0].width
     private = net.norm_names(width) if job.local_norms else set()
     names = net.parameter_names(width)
-    start = recall(download, parts, private, memory)
-    leaves = {n: v.clone().requires_grad_(n in names) for n, v in start.items() if nested_width(n) is None}
+    start = with_own_norms(download, parts, private, own)
+    leaves = {name: value.clone().requires_grad_(name in names) for name, value in start.items()}
     forward = Parts(net, job.parts, leaves)
     optimizer = torch.optim.SGD(
         [leaves[name] for name in leaves if name in names],
@@ -89,9 +88,9 @@ def train_client(
         optimizer.step()
         losses.append(loss.detach())
     trained = {name: value.detach() for name, value in leaves.items()}
-    remember(trained, parts, private, memory)
+    keep_norms(trained, parts, private, own)
     upload = {name: value for name, value in trained.items() if name not in private}
-    mean = float(torch.stack(losses).mean()) / (getattr(objective, "terms", None) or len(job.parts))
+    mean = float(torch.stack(losses).mean()) / objective.terms(len(job.parts))
     return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean}, run=job.run)
 
 
@@ -124,13 +123,15 @@ class Parts:
         return logits
 
 
-def score_client(job: Score, net: Net, download: Weights, data: ClientData, memory: Memory) -> Tally:
+def score_client(job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms) -> Tally:
     """Right answers of every mix, on the images as they are or on what an attack makes of them."""
     asked, parts = job.question, parts_of(job)
     width, split = parts[0].width, drawn(data.split(asked.split), asked, job.client)
-    weights = recall(download, parts, net.norm_names(width) if asked.local_norms else set(), memory)
+    weights = with_own_norms(download, parts, net.norm_names(width) if asked.local_norms else set(), own)
     if asked.norm == "client":
         weights = {**weights, **nested_statistics(net, all_parts(job), weights, data.train, asked.batch)}
+    elif asked.local_norms:
+        weights = with_strange_bases(net, weights, parts, data.train, asked.batch, own)
     if len(split) == 1 and not net.has_statistics(width, weights):
         return Tally(job.client, (0,) * len(job.mixes), 0)  # one image has no batch to be normalised in
     right = clean_answers(job, net, weights) if asked.attack is None else attacked_answers(job, net, weights)
@@ -148,7 +149,7 @@ def drawn(split: Split, asked: Question, client: int) -> Split:
     return replace(split, rows=split.rows[order[: asked.images].sort().values])
 
 
-def clean_answers(job: Score, net: Net, weights: Weights) -> Answers:
+def clean_answers(job: Score, net: Net, weights: Weights) -> RightAnswers:
     """Which answers are right, from one forward pass of each part."""
 
     def right(x: Tensor, y: Tensor, place: int) -> list[Tensor]:
@@ -159,7 +160,7 @@ def clean_answers(job: Score, net: Net, weights: Weights) -> Answers:
     return right
 
 
-def attacked_answers(job: Score, net: Net, weights: Weights) -> Answers:
+def attacked_answers(job: Score, net: Net, weights: Weights) -> RightAnswers:
     """Which answers are right and withstand the attack; each mix is attacked by itself, from the same draws."""
     asked, parts = job.question, parts_of(job)
     if net.statistic_names(parts[0].width) - weights.keys():
@@ -208,13 +209,21 @@ def calibrate_client(job: Calibrate, net: Net, download: Weights, data: ClientDa
     return Update(0, job.client, job.parts, to_moments(found), len(data.train))
 
 
-def statistics(net: Net, part: Part, weights: Weights, split: Split, batch: int) -> Weights:
-    """Norm statistics over a split: the mean of the moments of its batches ("post average")."""
+def statistics(
+    net: Net, part: Part, weights: Weights, split: Split, batch: int, *, dials: Sequence[float] = (0.0,)
+) -> Weights:
+    """Norm statistics over a split: the mean of the moments of its batches ("post average").
+
+    Each norm is measured at the last of the `dials` that touches it.
+    """
     total: Weights = {}
     batches = list(even_batches(len(split), batch))
     for picks in batches:
         x, _ = split.batch(picks)
-        for name, value in to_moments(net.measure(part.width, weights, x)).items():
+        found: Weights = {}
+        for dial in dials:
+            found |= net.measure(part.width, weights, x, dial)
+        for name, value in to_moments(found).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     if net.statistic_names(part.width) - total.keys():
         raise UserError("noisy norms cannot be calibrated on clean images; train the net with norm 'tracked'")
@@ -232,18 +241,35 @@ def nested_statistics(net: Net, parts: Sequence[Part], weights: Weights, split: 
     return found
 
 
-def recall(download: Weights, parts: Sequence[Part], private: set[str], memory: Memory) -> Weights:
+def with_own_norms(download: Weights, parts: Sequence[Part], private: set[str], own: OwnNorms) -> Weights:
     """The download, with the client's own norms in place of the server's where it has any."""
     if not private:
         return download
     weights = dict(download)
     for name in private & download.keys():
-        rows = [memory[p.base][name] if p.base in memory else download[name][i] for i, p in enumerate(parts)]
+        rows = [own[p.base][name] if p.base in own else download[name][i] for i, p in enumerate(parts)]
         weights[name] = torch.stack(rows)
     return weights
 
 
-def remember(trained: Weights, parts: Sequence[Part], private: set[str], memory: Memory) -> None:
+def with_strange_bases(
+    net: Net, weights: Weights, parts: Sequence[Part], split: Split, batch: int, own: OwnNorms
+) -> Weights:
+    """The weights, with norm statistics also for bases that the client never trained: those of its training images.
+
+    Norms that stay on clients are nowhere but where they were trained: of a base that is strange to it, a client has
+    only the statistics of a fresh net, which fit nothing. Noisy norms too are measured on the images as they are: near
+    enough, and without an attack that a client may know nothing of.
+    """
+    strange = [i for i, part in enumerate(parts) if part.base not in own]
+    if not strange or len(split) < 2:
+        return weights
+    rows = {name: value[strange] for name, value in weights.items()}
+    found = statistics(net, parts[0], rows, split, batch, dials=(0.0, 1.0))
+    return weights | {name: weights[name].index_copy(0, torch.tensor(strange), v) for name, v in found.items()}
+
+
+def keep_norms(trained: Weights, parts: Sequence[Part], private: set[str], own: OwnNorms) -> None:
     """Keep the client's own norms for its next round."""
     for i, part in enumerate(parts if private else ()):
-        memory[part.base] = {name: trained[name][i].clone() for name in private & trained.keys()}
+        own[part.base] = {name: trained[name][i].clone() for name in private & trained.keys()}

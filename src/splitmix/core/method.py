@@ -1,22 +1,18 @@
 """The two protocols: a method says who trains what, an engine carries jobs to clients and answers back."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
 
 from splitmix.core.objective import Objective
 from splitmix.core.types import Job, Layout, Part, Profile, Weights
 from splitmix.core.width import Width
 
 
+@runtime_checkable
 class Method(Protocol):
     """A federated algorithm: how the weights are laid out, who trains what, and which parts make up a width.
 
-    A method may have more to say, by what it has besides:
-    `order`, the bases from first to last to be mixed (see `with_order`);
-    `objective(given)`, the local loss in place of the one that was given (see `local_objective`);
-    `weigh(parts)`, how often the samples of a client that trained these parts count in the mean;
-    `respects_budgets = False`, if it hands out more than a client's budget (see `respects_budgets`).
+    The first four must be written; the rest is what most methods say, and comes by inheriting from this class.
     """
 
     @property
@@ -35,6 +31,27 @@ class Method(Protocol):
         """The parts whose mean logits serve a width."""
         ...
 
+    @property
+    def respects_budgets(self) -> bool:
+        """Whether no client has to train more than its budget."""
+        return True
+
+    def ordered(self, order: tuple[int, ...]) -> Self:
+        """The method, mixing its bases in this order from first to last; methods of one net have nothing to order."""
+        return self
+
+    def after(self, asked: int) -> Self:
+        """The method, when so many clients were asked in the rounds before; most have no need to count."""
+        return self
+
+    def objective(self, given: Objective) -> Objective:
+        """The loss that a client minimises under this method, where the config asks for `given`."""
+        return given
+
+    def weigh(self, parts: tuple[Part, ...]) -> int:
+        """How often the samples of a client that trained these parts count in the mean."""
+        return 1
+
 
 class Engine(Protocol):
     """Carries jobs to clients and answers back: a simulator on one machine, or a network."""
@@ -49,22 +66,3 @@ class Engine(Protocol):
         Whoever gives none within the engine's deadline is `Missing`. A second answer to a job is ignored.
         """
         ...
-
-
-def with_order(method: Method, order: tuple[int, ...]) -> Method:
-    """The method, mixing its bases in this order; methods of one net have nothing to order."""
-    if not hasattr(method, "order"):
-        return method
-    ordered: Method = replace(method, order=order)  # type: ignore[type-var]
-    return ordered
-
-
-def local_objective(method: Method, given: Objective) -> Objective:
-    """The loss that a client minimises under this method, where the config asks for `given`."""
-    own: Callable[[Objective], Objective] | None = getattr(method, "objective", None)
-    return given if own is None else own(given)
-
-
-def respects_budgets(method: Method) -> bool:
-    """Whether no client has to train more than its budget."""
-    return bool(getattr(method, "respects_budgets", True))

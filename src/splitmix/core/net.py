@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from splitmix.core.reproducible import torch_seed_for
-from splitmix.core.types import Layout, Weights
+from splitmix.core.types import Layout, Weights, at_width
 from splitmix.core.width import Width
 
 Build = Callable[[Width], nn.Module]
@@ -52,9 +52,18 @@ class Net:
         return self.template(width).statistics
 
     def init(self, layout: Layout, seed: int, *, rescale: bool = True, tracked: bool = False) -> Weights:
-        """Independent weights for each base; rescaled, a narrow net starts like a slice of the full one."""
+        """Independent weights for each base; rescaled, a narrow net starts like a slice of the full one.
+
+        With tracked norms each nested width has statistics of its own: a narrow net sees other sums than the wide one.
+        """
         bases = [self._fresh(layout.width, (seed, base), rescale, tracked) for base in range(layout.count)]
-        return {name: torch.stack([b[name] for b in bases]) for name in bases[0]}
+        weights = {name: torch.stack([b[name] for b in bases]) for name in bases[0]}
+        for width in layout.nested if tracked else ():
+            for name in sorted(self.statistic_names(width)):
+                shape = self.shapes(layout.width if layout.moving else width)[name]
+                start = torch.ones if is_variance(name) else torch.zeros
+                weights[at_width(width, name)] = start(layout.count, *shape)
+        return weights
 
     def run(
         self, width: Width, weights: Weights, x: Tensor, robust: float | Tensor = 0.0, *, training: bool = False
@@ -165,6 +174,7 @@ def _with_norms(module: nn.Module, norm: str) -> nn.Module:
             layer.running_mean, layer.running_var = None, None  # type: ignore[assignment]
         if is_norm(layer) and norm == "measure":
             layer.momentum = 1.0  # type: ignore[assignment]
+            layer.divisor = 1.0  # type: ignore[assignment]  # what is measured is what is served
     return module
 
 
@@ -194,18 +204,21 @@ def _stacked(template: Template, weights: Weights, x: Tensor, robust: float | Te
 
 def to_moments(stats: Weights) -> Weights:
     """Replace each variance by the mean square: moments of several clients can be averaged."""
-    return {name: value + _mean_of(name, stats).square() if _is_var(name) else value for name, value in stats.items()}
+    return {
+        name: value + _mean_of(name, stats).square() if is_variance(name) else value for name, value in stats.items()
+    }
 
 
 def from_moments(moments: Weights) -> Weights:
     """Back from averaged moments to mean and variance."""
     return {
-        name: (value - _mean_of(name, moments).square()).clamp(min=0) if _is_var(name) else value
+        name: (value - _mean_of(name, moments).square()).clamp(min=0) if is_variance(name) else value
         for name, value in moments.items()
     }
 
 
-def _is_var(name: str) -> bool:
+def is_variance(name: str) -> bool:
+    """Whether an entry is the variance that a norm keeps."""
     return name.endswith("running_var")
 
 

@@ -1,8 +1,11 @@
-"""Local losses and attacks, as protocols: what a client minimises on one batch, and what may be done to its images."""
+"""What a client minimises: objectives, attacks that they may make on its images, and trials that judge a round.
+
+Both are protocols; the tables `OBJECTIVES` and `ATTACKS` hold those that a config can name.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +14,21 @@ from splitmix.core.errors import UserError
 from splitmix.core.width import Width
 
 Predict = Callable[[Tensor], Tensor]  # images -> logits (batch, class), or (base, batch, class) of several bases
+
+
+class Forward(Protocol):
+    """Runs the job's parts on a batch: logits (base, batch, class) for each width among the parts."""
+
+    @property
+    def widths(self) -> Sequence[Width]:
+        """The widths among the parts, in the order of the logits."""
+        ...
+
+    def __call__(
+        self, x: Tensor, robust: float = 0.0, *, training: bool = True, only: Sequence[int] | None = None
+    ) -> Sequence[Tensor]:
+        """Logits of all widths, or of those at the places `only`; nothing else is computed."""
+        ...
 
 
 class Attack(Protocol):
@@ -23,6 +41,38 @@ class Attack(Protocol):
     def weak(self) -> bool: ...
 
     def __call__(self, predict: Predict, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Accuracy at a dial, on images as they are or under an attack; it has a `share` in what a round is judged by."""
+
+    share: float = 1.0
+    robust: float = 0.0
+    attack: Attack | None = None
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """Local loss; the call must be written, the rest is what most objectives say, and comes by inheriting from this."""
+
+    def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+        """Loss of one batch, summed over the parts of a job; `rng` is the client's own."""
+        ...
+
+    def terms(self, parts: int) -> int:
+        """How many of a job's parts one batch trains."""
+        return parts
+
+    @property
+    def needs(self) -> Mapping[str, bool]:
+        """Settings of the net without which it cannot be trained so; a net that needs any has a robustness dial."""
+        return {}
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """What the rounds of a run are judged by; the shares sum to 1."""
+        return (Trial(),)
 
 
 def withstood(
@@ -51,51 +101,3 @@ def check_labels(y: Tensor, classes: int) -> None:
             f"labels from {int(y.min())} to {int(y.max())} do not fit a net of {classes} classes; "
             f"give labels from 0 to {classes - 1}"
         )
-
-
-class Forward(Protocol):
-    """Runs the job's parts on a batch: logits (base, batch, class) for each width among the parts."""
-
-    @property
-    def widths(self) -> Sequence[Width]:
-        """The widths among the parts, in the order of the logits."""
-        ...
-
-    def __call__(
-        self, x: Tensor, robust: float = 0.0, *, training: bool = True, only: Sequence[int] | None = None
-    ) -> Sequence[Tensor]:
-        """Logits of all widths, or of those at the places `only`; nothing else is computed."""
-        ...
-
-
-class Objective(Protocol):
-    """Loss of one batch, to be minimised by all parts of a job; `rng` is the client's own.
-
-    It is the sum over the parts. An objective may have more to say, by what it has besides:
-    `terms`, how many parts a batch trains, if not all;
-    `needs`, settings of the net that it trains, such as {"dual": True} (see `needs_of`);
-    `trials`, what the best round is chosen by, if not accuracy on images as they are (see `trials_of`).
-    """
-
-    def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Accuracy at a dial, on images as they are or under an attack; it has a `share` in what a round is judged by."""
-
-    share: float = 1.0
-    robust: float = 0.0
-    attack: Attack | None = None
-
-
-def trials_of(objective: Objective) -> tuple[Trial, ...]:
-    """What the rounds of a run are judged by; the shares sum to 1."""
-    found: tuple[Trial, ...] = getattr(objective, "trials", (Trial(),))
-    return found
-
-
-def needs_of(objective: Objective) -> Mapping[str, bool]:
-    """Settings of the net without which the objective cannot train it; a net that needs any has a robustness dial."""
-    found: Mapping[str, bool] = getattr(objective, "needs", {})
-    return found

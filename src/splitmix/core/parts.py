@@ -8,10 +8,11 @@ from torch import Tensor
 
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.types import Layout, Part, Update, Weights, at_width, nested_width
+from splitmix.core.types import Layout, Part, Update, Weights, at_width, nested_width, plain_name
 from splitmix.core.width import Width
 
 Axes = tuple[slice | Tensor, ...]  # for each axis of an entry, the rows that belong to a part
+Came = tuple[Part, frozenset[str]]  # a part that was trained, and the entries that came of it
 
 
 def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -33,10 +34,15 @@ def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:
-    """Copy parts of one width and shift out of the weights, stacked in the given order, with what is nested in them."""
-    bases = torch.tensor([part.base for part in parts])
-    nested = {name: value for name, value in weights.items() if (nested_width(name) or 1) < parts[0].width}
-    entries = window(net, layout.width, weights, parts[0]) | nested  # views where possible: only the parts are copied
+    """Copy the covering parts out of the weights, stacked in the given order, with the statistics of those in them."""
+    whole = covering(parts)
+    inner = {part.width for part in parts} - {whole[0].width}
+    nested = {name: value for name, value in weights.items() if nested_width(name) in inner}
+    places = windows_of(net, layout.width, whole[0]) if nested else {}
+    for name, value in nested.items():
+        nested[name] = _place(value, weights[plain_name(name)], places[plain_name(name)])
+    entries = window(net, layout.width, weights, whole[0]) | nested  # views where possible: only the parts are copied
+    bases = torch.tensor([part.base for part in whole])
     return {name: value.index_select(0, bases) for name, value in entries.items()}
 
 
@@ -56,10 +62,13 @@ def windows(net: Net, full: Width, weights: Weights, parts: Sequence[Part]) -> l
     places = [windows_of(net, full, part) for part in parts]
     take: Callable[..., tuple[Tensor, ...]] = Windows.apply
     pieces = {name: take(value, *(place[name] for place in places)) for name, value in whole.items()}
-    own = [{name: weights.get(at_width(part.width, name)) for name in whole} for part in parts]
-    return [
-        {name: pieces[name][i] if (kept := own[i][name]) is None else kept for name in whole} for i in range(len(parts))
-    ]
+    found = [{name: pieces[name][i] for name in whole} for i in range(len(parts))]
+    for part, place, entries in zip(parts, places, found, strict=True):
+        for name, value in whole.items():
+            kept = weights.get(at_width(part.width, name))
+            if kept is not None:
+                entries[name] = _place(kept, value, place[name])
+    return found
 
 
 class Windows(torch.autograd.Function):
@@ -90,38 +99,40 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
     A running mean for each part that came, one update in memory at a time: mean += (update - mean) * samples / samples
     so far. At the end parts that overlap are averaged in the same way. Merging what was cut gives back the same bytes.
     """
-    samples: dict[Part, int] = {}
-    means: dict[Part, Weights] = {}
+    samples: dict[Came, int] = {}
+    means: dict[Came, Weights] = {}
     for update in updates:
         for row, part in enumerate(covering(update.parts)):
-            count = update.samples * update.weight
-            samples[part] = samples.get(part, 0) + count
-            if part not in means:
-                means[part] = {name: value[row].clone() for name, value in update.weights.items()}
+            count, key = update.samples * update.weight, (part, frozenset(update.weights))
+            samples[key] = samples.get(key, 0) + count
+            if key not in means:
+                means[key] = {name: value[row].clone() for name, value in update.weights.items()}
                 continue
-            held, came = zip(*((mean, update.weights[name][row]) for name, mean in means[part].items()), strict=True)
-            torch._foreach_lerp_(held, came, count / samples[part])
+            held, came = zip(*((mean, update.weights[name][row]) for name, mean in means[key].items()), strict=True)
+            torch._foreach_lerp_(held, came, count / samples[key])
     return _overlaid(net, layout, weights, means, samples)
 
 
 def _overlaid(
-    net: Net, layout: Layout, weights: Weights, means: dict[Part, Weights], samples: dict[Part, int]
+    net: Net, layout: Layout, weights: Weights, means: dict[Came, Weights], samples: dict[Came, int]
 ) -> Weights:
     """The weights, with the parts' means put in; where parts overlap, the mean by samples."""
     merged = {name: value.clone() for name, value in weights.items()}
-    bases = [part.base for part in means]
+    bases = [part.base for part, _ in means]
     seen: dict[tuple[int, str], Tensor] = {}  # samples behind every entry of a base that several parts trained
-    for part, mean in means.items():
+    for (part, came), mean in means.items():
         places = windows_of(net, layout.width, part)
         for name, value in mean.items():
-            target = merged[name][part.base]
-            where = _outer(places[name]) if name in places else ...  # statistics of a nested width are never cut
+            own = at_width(part.width, name)  # where the weights keep statistics of the part's width, if they do
+            kept = own if own in merged else name
+            target = merged[kept][part.base]
+            where = ... if target.shape == value.shape else _outer(places[plain_name(name)])
             if bases.count(part.base) == 1:
                 target[where] = value
                 continue
-            count = seen.setdefault((part.base, name), torch.zeros_like(target))
-            count[where] += samples[part]
-            target[where] = torch.lerp(target[where], value, samples[part] / count[where])
+            count = seen.setdefault((part.base, kept), torch.zeros_like(target))
+            count[where] += samples[part, came]
+            target[where] = torch.lerp(target[where], value, samples[part, came] / count[where])
     return merged
 
 
@@ -148,6 +159,11 @@ def _window(have: int, want: int, shift: int, block: int) -> slice | Tensor:
         return slice(start, start + want)
     rows = (torch.arange(want // block) + shift) % channels
     return (rows[:, None] * block + torch.arange(block)).flatten()
+
+
+def _place(kept: Tensor, whole: Tensor, axes: Axes) -> Tensor:
+    """Statistics of a width at the place of a part: all of them, or a window, where they are kept for every channel."""
+    return _take(kept, axes) if kept.shape == whole.shape else kept
 
 
 def _take(value: Tensor, axes: Axes) -> Tensor:

@@ -8,13 +8,13 @@ from typing import Protocol
 
 import torch
 
-from splitmix.core.admission import Attendance, Door, Usual
+from splitmix.core.admission import Admission, Attendance, Usual
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine, Method
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge
 from splitmix.core.reproducible import one_thread, rng_for
-from splitmix.core.types import Missing, Part, Plan, Profile, Train, Weights
+from splitmix.core.types import Missing, Part, Plan, Profile, Train, Weights, nested_width
 
 
 class Schedule(Protocol):
@@ -108,15 +108,19 @@ def federate(
     *,
     start: int = 0,
     usual: Usual | None = None,
+    asked: int | None = None,
     on_round: Callable[[RoundReport], None] = lambda report: None,
 ) -> Weights:
     """Train round after round from `start` on (Algorithm 1); everything follows from the arguments.
 
-    `usual` is what the report of the round before `start` said.
+    `usual` is what the report of the round before `start` said, and `asked` how many clients were asked until then;
+    where that is not known, as many in each round as in the first one now.
     """
     for round in range(start, how.rounds):
-        report = one_round(method, engine, net, weights, how, round, usual or {})
+        counted = method if asked is None and round else method.after(asked or 0)
+        report = one_round(counted, engine, net, weights, how, round, usual or {})
         weights, usual = report.weights, report.usual
+        asked = (round * report.clients if asked is None else asked) + report.clients
         on_round(report)
     return weights
 
@@ -127,18 +131,17 @@ def one_round(
     """Ask a cohort until enough of it answers, and merge what came."""
     began, sent, failed = perf_counter(), 0, list[Attendance]()
     plan = replace(how.plan, lr=how.plan.lr * how.schedule(round, how.rounds))
-    weigh = getattr(method, "weigh", weigh_once)
     while True:
-        profiles, braggarts = believable(engine.profiles(round), how.max_samples)
+        profiles, boasting = plausible(engine.profiles(round), how.max_samples)
         cohort = draw_cohort(profiles, how.cohort, how.seed, round, len(failed))
         jobs = make_jobs(method.assign(round, cohort), cohort, round, plan, how)
-        door = Door(net, method.layout, weights, cohort, how.clip, usual)
-        door.seen.missing.extend(braggarts)
-        updates = door.admitted(jobs, engine.run(weights, jobs))
+        admission = Admission(net, method.layout, weights, cohort, how.clip, usual)
+        admission.seen.missing.extend(boasting)
+        updates = admission.admitted(jobs, engine.run(weights, jobs))
         with one_thread():
-            merged = merge(net, method.layout, weights, (replace(u, weight=weigh(u.parts)) for u in updates))
-        seen, downloads = door.seen, [covering(job.parts) for job in jobs]
-        sent += sum(bytes_of(net, weights, parts) for parts in downloads)
+            merged = merge(net, method.layout, weights, (replace(u, weight=method.weigh(u.parts)) for u in updates))
+        seen, downloads = admission.seen, [download_size(net, weights, job.parts) for job in jobs]
+        sent += sum(size for _, size in downloads)
         if cohort and seen.came >= how.min_share * len(jobs):
             break
         failed.append(seen)
@@ -150,17 +153,17 @@ def one_round(
         plan.lr,
         len(cohort),
         sum(seen.losses) / len(seen.losses) if seen.losses else 0.0 if not jobs else math.nan,
-        sum(parameters_of(net, weights, parts) for parts in downloads),
+        sum(numbers for numbers, _ in downloads),
         perf_counter() - began,
         seen,
         tuple(failed),
         sent,
         sum(tried.bytes_up for tried in (*failed, seen)),
-        door.usual_next(),
+        admission.usual_next(),
     )
 
 
-def believable(profiles: Sequence[Profile], most: int | None) -> tuple[list[Profile], list[Missing]]:
+def plausible(profiles: Sequence[Profile], most: int | None) -> tuple[list[Profile], list[Missing]]:
     """The clients that may be asked, and those that registered too many samples to be believed."""
     if most is None:
         return list(profiles), []
@@ -193,11 +196,6 @@ def make_jobs(
     return sorted(jobs, key=lambda job: (-samples[job.client] * sum(part.width for part in job.parts), job.client))
 
 
-def weigh_once(parts: tuple[Part, ...]) -> int:
-    """Every client counts once for each of its samples, whatever it trained."""
-    return 1
-
-
 def keep_scarce(old: Weights, merged: Weights, updates: Mapping[int, int], least: int) -> Weights:
     """The merged weights, where bases that got fewer updates than `least` are as they were."""
     scarce = [base for base, count in updates.items() if count < least]
@@ -217,12 +215,10 @@ def too_few(round: int, tries: Sequence[Attendance], how: Federation) -> UserErr
     )
 
 
-def parameters_of(net: Net, weights: Weights, parts: Sequence[Part]) -> int:
-    """Numbers in a download of parts of one width."""
-    return len(parts) * sum(shape.numel() for name, shape in net.shapes(parts[0].width).items() if name in weights)
-
-
-def bytes_of(net: Net, weights: Weights, parts: Sequence[Part]) -> int:
-    """Bytes of their tensors."""
-    shapes = net.shapes(parts[0].width)
-    return len(parts) * sum(shapes[name].numel() * weights[name].itemsize for name in shapes.keys() & weights.keys())
+def download_size(net: Net, weights: Weights, parts: Sequence[Part]) -> tuple[int, int]:
+    """Numbers in the download of a job's parts, and their bytes."""
+    whole = covering(parts)
+    shapes, inner = net.shapes(whole[0].width), {part.width for part in parts} - {whole[0].width}
+    sizes = [(shapes[name].numel(), weights[name].itemsize) for name in shapes.keys() & weights.keys()]
+    sizes += [(value[0].numel(), value.itemsize) for name, value in weights.items() if nested_width(name) in inner]
+    return len(whole) * sum(count for count, _ in sizes), len(whole) * sum(count * each for count, each in sizes)

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import torch
 
-from splitmix.core.admission import fair, sound
+from splitmix.core.admission import valid_moments, valid_tally
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine
 from splitmix.core.net import Net, from_moments
@@ -57,7 +57,7 @@ def ask_all(
     found: list[list[Tally]] = [[] for _ in asked]
     for i, (job, answer) in enumerate(zip(jobs, engine.run(weights, jobs), strict=True)):
         on_answer()
-        if fair(job, answer) and answer.samples:
+        if valid_tally(job, answer) and answer.samples:
             found[i // len(clients)].append(answer)
     for (_, question), tallies in zip(asked, found, strict=True):
         if not tallies:
@@ -123,7 +123,7 @@ def calibrate(
     mean: Weights = {}
     seen = dict.fromkeys(blank, 0)
     for job, answer in zip(jobs, engine.run(weights, jobs), strict=True):
-        if not sound(job, answer, blank, samples.get(job.client, 0)):
+        if not valid_moments(job, answer, blank, samples.get(job.client, 0)):
             continue
         for name, value in answer.weights.items():
             seen[name] += answer.samples

@@ -27,6 +27,7 @@ class Layout:
     count: int
     width: Width
     nested: tuple[Width, ...] = ()  # the narrower ones are leading windows, with norm statistics of their own
+    moving: bool = False  # in training windows begin anywhere, so each width has statistics for every channel
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,11 @@ def nested_width(name: str) -> Width | None:
     """The nested width that an entry belongs to; None for those of the whole net."""
     width, colon, _ = name.partition(":")
     return Width(width) if colon else None
+
+
+def plain_name(name: str) -> str:
+    """The entry's name in the net itself, whatever width it belongs to."""
+    return name.rpartition(":")[2]
 
 
 def group_by_width(parts: Iterable[Part]) -> dict[tuple[Width, int], tuple[Part, ...]]:

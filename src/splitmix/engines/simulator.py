@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from splitmix.core.batches import ClientData
-from splitmix.core.client import Memory, execute, parts_of
+from splitmix.core.client import OwnNorms, all_parts, execute
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
@@ -38,7 +38,7 @@ class Simulator:
     objective: Objective
     workers: int = 1
     device: str = "cpu"  # anything else is used from this one process
-    memories: dict[int, Memory] = field(default_factory=dict)  # what each client keeps to itself
+    own_norms: dict[int, OwnNorms] = field(default_factory=dict)  # what each client keeps to itself
     _pool: Workers | None = field(default=None, init=False, repr=False)
 
     def profiles(self, round: int) -> Sequence[Profile]:
@@ -49,10 +49,10 @@ class Simulator:
             yield from self._pooled(weights, jobs)
             return
         for job in jobs:
-            memory = self.memories.get(job.client, {})
+            own = self.own_norms.get(job.client, {})
             with one_thread():
-                answer = self._work(weights, job, memory)
-            self._keep(job.client, memory)
+                answer = self._work(weights, job, own)
+            self._keep(job.client, own)
             yield answer
 
     def close(self) -> None:
@@ -67,32 +67,32 @@ class Simulator:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _work(self, weights: Weights, job: Job, memory: Memory) -> Any:
+    def _work(self, weights: Weights, job: Job, own: OwnNorms) -> Any:
         """Download, work, upload: what happens for one job, in this process or in a worker."""
-        download = moved(cut(self.net, self.layout, weights, parts_of(job)), self.device)
-        answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, memory)
+        download = moved(cut(self.net, self.layout, weights, all_parts(job)), self.device)
+        answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, own)
         return replace(answer, weights=moved(answer.weights, "cpu")) if isinstance(answer, Update) else answer
 
-    def _keep(self, client: int, memory: Memory) -> None:
-        if memory:
-            self.memories[client] = memory
+    def _keep(self, client: int, own: OwnNorms) -> None:
+        if own:
+            self.own_norms[client] = own
 
     def _pooled(self, weights: Weights, jobs: Sequence[Job]) -> Iterator[Any]:
         if self._pool is None:
             size = sum(value.numel() * value.element_size() for value in weights.values())
-            self._pool = Workers(self._task, 2 * size + (1 << 20), self.workers)  # room for statistics and memories
-        tasks = ((job, arrays(flat(self.memories.get(job.client, {})))) for job in jobs)
+            self._pool = Workers(self._task, 2 * size + (1 << 20), self.workers)  # room for statistics and own_norms
+        tasks = ((job, arrays(named_norms(self.own_norms.get(job.client, {})))) for job in jobs)
         for job, (answer, returned) in zip(jobs, self._pool.run(weights, tasks), strict=True):
-            memory, upload = unflat(returned)
-            self._keep(job.client, memory)
+            own, upload = split_norms(returned)
+            self._keep(job.client, own)
             yield replace(answer, weights=upload) if isinstance(answer, Update) else answer
 
     def _task(self, weights: Weights, task: tuple[Job, Arrays]) -> tuple[Any, Weights]:
         job, kept = task
-        memory, _ = unflat(tensors(kept))
-        answer = self._work(weights, job, memory)
+        own, _ = split_norms(tensors(kept))
+        answer = self._work(weights, job, own)
         if isinstance(answer, Update):
-            return replace(answer, weights={}), {**answer.weights, **flat(memory)}
+            return replace(answer, weights={}), {**answer.weights, **named_norms(own)}
         return answer, {}
 
 
@@ -114,19 +114,19 @@ def tensors(kept: Arrays) -> Weights:
     return {name: torch.from_numpy(value) for name, value in kept.items()}
 
 
-def flat(memory: Memory) -> Weights:
-    """A client's memory as named tensors."""
-    return {f"memory/{base}/{name}": value for base, norms in memory.items() for name, value in norms.items()}
+def named_norms(own: OwnNorms) -> Weights:
+    """A client's own norms as named tensors."""
+    return {f"memory/{base}/{name}": value for base, norms in own.items() for name, value in norms.items()}
 
 
-def unflat(named: Weights) -> tuple[Memory, Weights]:
-    """Split named tensors into a client's memory and the rest."""
-    memory: Memory = {}
+def split_norms(named: Weights) -> tuple[OwnNorms, Weights]:
+    """Split named tensors into a client's own norms and the rest."""
+    own: OwnNorms = {}
     rest: Weights = {}
     for key, value in named.items():
         if key.startswith("memory/"):
             _, base, name = key.split("/", 2)
-            memory.setdefault(int(base), {})[name] = value
+            own.setdefault(int(base), {})[name] = value
         else:
             rest[key] = value
-    return memory, rest
+    return own, rest

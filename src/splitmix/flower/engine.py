@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from flwr.app import RecordDict
 
 from splitmix.core.admission import Rejected
-from splitmix.core.client import Memory, parts_of
+from splitmix.core.client import OwnNorms, all_parts
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
 from splitmix.core.types import Job, Layout, Missing, Profile, Score, Tally, Train, Update, Weights
@@ -24,7 +24,7 @@ class FlowerEngine:
     layout: Layout
     budgets: RoundBudgets
     agreed: str  # what a client must know besides its job: an agreement, as text
-    memories: dict[int, Memory] = field(default_factory=dict)  # stays empty: what a client keeps is on its node
+    own_norms: dict[int, OwnNorms] = field(default_factory=dict)  # stays empty: what a client keeps is on its node
 
     @property
     def workers(self) -> int:
@@ -51,7 +51,7 @@ class FlowerEngine:
             yield Missing(job.client, reply) if isinstance(reply, str) else unpack_answer(job, reply, limit)
 
     def _errand(self, weights: Weights, job: Job, node: int) -> Errand:
-        content = pack_job(job, cut(self.net, self.layout, weights, parts_of(job)), self.agreed)
+        content = pack_job(job, cut(self.net, self.layout, weights, all_parts(job)), self.agreed)
         return Errand(node, "train" if isinstance(job, Train) else "evaluate", content, log_group(job))
 
 

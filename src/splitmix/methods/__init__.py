@@ -19,9 +19,12 @@ def find_method(value: str | Mapping[str, Any], setting: Setting) -> Method:
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     try:
-        return METHODS[name](setting, **options)
+        method = METHODS[name](setting, **options)
     except TypeError as error:
         raise UserError(f"method {name} does not take these settings: {error}") from None
+    if not isinstance(method, Method):
+        raise UserError(f"method {name} lacks what a round asks of it; let its class inherit from {__name__}.Method")
+    return method
 
 
 METHODS: dict[str, Callable[..., Method]] = {

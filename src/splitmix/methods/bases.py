@@ -1,11 +1,12 @@
-"""Methods of several small nets: Split-Mix, and Fed-ensemble."""
+"""Methods of several small nets, the bases: Split-Mix, and Fed-ensemble."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 from splitmix.core.errors import UserError
+from splitmix.core.method import Method
 from splitmix.core.reproducible import rng_for
 from splitmix.core.types import Layout, Part, Profile, Setting
 from splitmix.core.width import Width, check_multiple
@@ -14,13 +15,18 @@ EIGHTH = Width(1, 8)
 
 
 @dataclass(frozen=True)
-class Bases:
-    """`count` bases of width `atom`; `order` names them from first to last to be mixed."""
+class Bases(Method):
+    """`count` bases of width `atom`; `order` names them from first to last to be mixed.
+
+    Whoever takes part is dealt a base in turn. How many were `asked` in the rounds before is the place in the cycle;
+    None stands for as many in each of them as in this one.
+    """
 
     atom: Width = EIGHTH
     count: int = 8
     seed: int = 0
     order: tuple[int, ...] = ()
+    asked: int | None = None
 
     @classmethod
     def for_setting(cls, setting: Setting) -> Self:
@@ -37,22 +43,63 @@ class Bases:
         return tuple(self.atom * bases for bases in range(1, self.count + 1))
 
     def compose(self, width: Width) -> tuple[Part, ...]:
-        return first_bases(width, self.atom, self.order or tuple(range(self.count)))
+        check_multiple(width, self.atom)
+        wanted = int(width / self.atom)
+        if wanted > self.count:
+            widest = self.atom * self.count
+            raise UserError(f"width {width} needs {wanted} bases but only {self.count} were trained; widest: {widest}")
+        return tuple(Part(base, self.atom) for base in (self.order or range(self.count))[:wanted])
 
-    def in_turn(self, position: int) -> int:
-        """The base at a position of an endless sequence in which every `count` consecutive ones are a fresh shuffle."""
-        lap, place = divmod(position, self.count)
-        return int(rng_for(self.seed, "cycle", lap).permutation(self.count)[place])
+    def ordered(self, order: tuple[int, ...]) -> Self:
+        return replace(self, order=order)
+
+    def after(self, asked: int) -> Self:
+        return replace(self, asked=asked)
+
+    def dealt(self, round: int, cohort: Sequence[Profile]) -> list[tuple[Profile, int]]:
+        """Each client and its base, from an endless cycle in which every `count` in a row are a fresh shuffle."""
+        start = round * len(cohort) if self.asked is None else self.asked
+        return [(profile, self.in_turn(place)) for place, profile in enumerate(cohort, start)]
+
+    def in_turn(self, place: int) -> int:
+        """The base at a place of the cycle."""
+        lap, rest = divmod(place, self.count)
+        return int(rng_for(self.seed, "cycle", lap).permutation(self.count)[rest])
 
 
-def first_bases(width: Width, atom: Width, order: Sequence[int]) -> tuple[Part, ...]:
-    """The bases that make up a width, from the first of the order on."""
-    check_multiple(width, atom)
-    wanted = int(width / atom)
-    if wanted > len(order):
-        widest = atom * len(order)
-        raise UserError(f"width {width} needs {wanted} bases but only {len(order)} were trained; widest: {widest}")
-    return tuple(Part(base, atom) for base in order[:wanted])
+@dataclass(frozen=True)
+class SplitMix(Bases):
+    """A client trains as many bases as its budget allows."""
+
+    def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
+        """Give each client budget/atom bases, so that all bases are trained equally often (Algorithm 2)."""
+        return {
+            profile.client: self._with_others(round, first, profile) for profile, first in self.dealt(round, cohort)
+        }
+
+    def _with_others(self, round: int, first: int, profile: Profile) -> tuple[Part, ...]:
+        if profile.budget < self.atom:
+            raise UserError(
+                f"client {profile.client} has budget {profile.budget}, below the atom {self.atom}; "
+                f"choose a smaller atom or a larger budget"
+            )
+        others = [base for base in range(self.count) if base != first]
+        more = min(int(profile.budget / self.atom), self.count) - 1
+        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, more, replace=False)
+        return tuple(Part(base, self.atom) for base in sorted([first, *drawn.tolist()]))
+
+
+@dataclass(frozen=True)
+class FedEnsemble(Bases):
+    """A client trains one base, whatever its budget."""
+
+    @property
+    def respects_budgets(self) -> bool:
+        return False  # it never looks at them: strong clients train as little as weak ones
+
+    def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
+        """Give each client one base, so that all bases are trained equally often."""
+        return {profile.client: (Part(base, self.atom),) for profile, base in self.dealt(round, cohort)}
 
 
 def check_atom(setting: Setting) -> None:
@@ -64,39 +111,3 @@ def check_atom(setting: Setting) -> None:
             f"the atom {setting.atom} does not divide the budget {odd[0]}; "
             f"choose atom {fitting}, or budgets that are multiples of {setting.atom}"
         )
-
-
-@dataclass(frozen=True)
-class SplitMix(Bases):
-    """A client trains as many bases as its budget allows."""
-
-    def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
-        """Give each client budget/atom bases, so that all bases are trained equally often (Algorithm 2)."""
-        return {
-            profile.client: self._parts(round, round * len(cohort) + place, profile)
-            for place, profile in enumerate(cohort)
-        }
-
-    def _parts(self, round: int, position: int, profile: Profile) -> tuple[Part, ...]:
-        if profile.budget < self.atom:
-            raise UserError(
-                f"client {profile.client} has budget {profile.budget}, below the atom {self.atom}; "
-                f"choose a smaller atom or a larger budget"
-            )
-        first = self.in_turn(position)
-        others = [base for base in range(self.count) if base != first]
-        more = min(int(profile.budget / self.atom), self.count) - 1
-        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, more, replace=False)
-        return tuple(Part(base, self.atom) for base in sorted([first, *drawn.tolist()]))
-
-
-@dataclass(frozen=True)
-class FedEnsemble(Bases):
-    """A client trains one base, whatever its budget."""
-
-    respects_budgets: ClassVar[bool] = False  # it never looks at them: strong clients train as little as weak ones
-
-    def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
-        """Give each client one base, so that all bases are trained equally often."""
-        places = enumerate(cohort, start=round * len(cohort))
-        return {profile.client: (Part(self.in_turn(place), self.atom),) for place, profile in places}

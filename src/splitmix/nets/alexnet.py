@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from splitmix.nets.film import norms
-from splitmix.nets.layers import Conv, Linear, norm_eps, scaled
+from splitmix.nets.layers import Conv, Linear, Rescale, scaled
 
 
 class AlexNet(nn.Module):
@@ -26,11 +26,11 @@ class AlexNet(nn.Module):
         classes: int = 10,
         dual: bool = False,
         film: bool = False,
-        rescale_layers: bool = True,
+        rescale_layers: Rescale = True,
     ) -> None:
         super().__init__()
         c1, c2, c3, c4, c5, f1, f2 = (scaled(c, width) for c in (64, 192, 384, 256, 256, 4096, 4096))
-        norm = norms(eps=norm_eps(width, rescale_layers), dual=dual, film=film)
+        norm = norms(width, rescale_layers, dual=dual, film=film)
         self.conv1, self.norm1 = Conv(3, c1, 11, stride=4, padding=2), norm(c1)
         self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), norm(c2)
         self.conv3, self.norm3 = Conv(c2, c3, 3, padding=1), norm(c3)

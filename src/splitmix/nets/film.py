@@ -6,6 +6,7 @@ the activations is added, and the work is done once for a batch, however many im
 """
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 
 import torch
@@ -13,15 +14,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from splitmix.core.width import parse_dial
-from splitmix.nets.layers import BatchNorm, Norm
+from splitmix.nets.layers import BatchNorm, Norm, Rescale, norm_eps
 
 CORNERS = (0.0, 0.1, 0.2, 0.3, 0.4, 1.0)  # dials with a code of their own: those that the paper trains
 HIDDEN = 16  # more than corners, so that a gamma may take any value at each of them
 
 
-def norms(*, eps: float, dual: bool, film: bool) -> Callable[[int], nn.Module]:
+def norms(width: Fraction, rescale_layers: Rescale, *, dual: bool, film: bool) -> Callable[[int], nn.Module]:
     """What builds the norms of a net from their channels: single or dual ones, or conditioned ones (always dual)."""
-    return partial(FilmNorm, eps=eps) if film else partial(Norm, eps=eps, dual=dual)
+    eps, divisor = norm_eps(width, rescale_layers), float(width) if rescale_layers == "released" else 1.0
+    kind: Callable[..., nn.Module] = FilmNorm if film else partial(Norm, dual=dual)
+    return partial(kind, eps=eps, divisor=divisor)
 
 
 class FilmNorm(nn.Module):
@@ -32,9 +35,9 @@ class FilmNorm(nn.Module):
     follow as fast as those of a norm that every batch reaches.
     """
 
-    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, *, eps: float = 1e-5, divisor: float = 1.0) -> None:
         super().__init__()
-        self.clean, self.noisy = BatchNorm(channels, eps=eps), BatchNorm(channels, eps=eps)
+        self.clean, self.noisy = (BatchNorm(channels, eps=eps, divisor=divisor) for _ in range(2))
         self.clean.momentum *= len(CORNERS)
         self.film = Film(channels)
 
@@ -42,10 +45,7 @@ class FilmNorm(nn.Module):
         dial = float(robust)
         norm = self.clean if dial == 0 else self.noisy
         gamma, beta = self.film(encode(dial).to(x))
-        mean = None if norm.running_mean is None else norm.running_mean.view(-1)
-        var = None if norm.running_var is None else norm.running_var.view(-1)
-        weight, bias = (norm.weight * gamma).flatten(), (norm.bias * gamma + beta).flatten()
-        return F.batch_norm(x, mean, var, weight, bias, norm.training or mean is None, norm.momentum, norm.eps)
+        return norm.normalised(x, (norm.weight * gamma).flatten(), (norm.bias * gamma + beta).flatten())
 
 
 class Film(nn.Module):

@@ -7,6 +7,7 @@ paper's appendix.
 
 import math
 from fractions import Fraction
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -55,19 +56,24 @@ class BatchNorm(nn.Module):
     running_mean: Tensor | None
     running_var: Tensor | None
 
-    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, *, eps: float = 1e-5, divisor: float = 1.0) -> None:
         super().__init__()
         self.eps, self.momentum = eps, 0.1
+        self.divisor = divisor  # of what flows in, while it is trained
         self.weight = nn.Parameter(torch.ones(1, channels))
         self.bias = nn.Parameter(torch.zeros(1, channels))
         self.register_buffer("running_mean", torch.zeros(1, channels))
         self.register_buffer("running_var", torch.ones(1, channels))
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.normalised(x, self.weight.flatten(), self.bias.flatten())
+
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The norm with an affine in place of its own."""
         mean = None if self.running_mean is None else self.running_mean.view(-1)
         var = None if self.running_var is None else self.running_var.view(-1)
         from_batch = self.training or mean is None
-        weight, bias = self.weight.flatten(), self.bias.flatten()
+        x = x / self.divisor if self.training and self.divisor != 1 else x
         return F.batch_norm(x, mean, var, weight, bias, from_batch, self.momentum, self.eps)
 
     def affine(self) -> tuple[Tensor, Tensor]:
@@ -81,10 +87,10 @@ class BatchNorm(nn.Module):
 class Norm(nn.Module):
     """A norm with one dial: `robust=0` is the clean norm, `1` its noisy twin, between them a blend of both (DBN)."""
 
-    def __init__(self, channels: int, *, eps: float = 1e-5, dual: bool = False) -> None:
+    def __init__(self, channels: int, *, eps: float = 1e-5, divisor: float = 1.0, dual: bool = False) -> None:
         super().__init__()
-        self.clean = BatchNorm(channels, eps=eps)
-        self.noisy = BatchNorm(channels, eps=eps) if dual else None
+        self.clean = BatchNorm(channels, eps=eps, divisor=divisor)
+        self.noisy = BatchNorm(channels, eps=eps, divisor=divisor) if dual else None
 
     def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
         if self.noisy is None or (isinstance(robust, float | int) and robust == 0):
@@ -104,12 +110,16 @@ def scaled(channels: int, width: Fraction) -> int:
     return max(1, int(channels * width))
 
 
-def norm_eps(width: Fraction, rescale_layers: bool) -> float:
+Rescale = bool | Literal["released"]
+
+
+def norm_eps(width: Fraction, rescale_layers: Rescale) -> float:
     """Epsilon of a norm behind layers whose outputs are divided by the width: BN(z/r, eps) = BN(z, eps*r*r), exactly.
 
-    So the paper's rescaled layers cost nothing, and training and evaluation stay on one scale.
+    So the paper's rescaled layers cost nothing, and training and evaluation stay on one scale. The authors' code
+    ("released") does divide, but only in training: tracked statistics are then of another scale than what is served.
     """
-    return 1e-5 * float(width) ** 2 if rescale_layers else 1e-5
+    return 1e-5 * float(width) ** 2 if rescale_layers is True else 1e-5
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:

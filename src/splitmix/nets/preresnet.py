@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from splitmix.nets.film import norms
-from splitmix.nets.layers import Conv, Linear, norm_eps, scaled
+from splitmix.nets.layers import Conv, Linear, Rescale, scaled
 
 
 class PreResNet18(nn.Module):
@@ -26,13 +26,13 @@ class PreResNet18(nn.Module):
         classes: int = 10,
         dual: bool = False,
         film: bool = False,
-        rescale_layers: bool = True,
+        rescale_layers: Rescale = True,
     ) -> None:
         super().__init__()
         sizes = [scaled(c, width) for c in (64, 64, 64, 128, 128, 256, 256, 512, 512)]
         strides = (1, 1, 2, 1, 2, 1, 2, 1)
         # whatever flows into a norm here, the sums of the residual stream included, is a multiple of 1/width
-        norm = norms(eps=norm_eps(width, rescale_layers), dual=dual, film=film)
+        norm = norms(width, rescale_layers, dual=dual, film=film)
         self.conv = Conv(3, sizes[0], 3, padding=1, bias=False)
         self.body = nn.ModuleList(
             Block(inputs, outputs, norm=norm, stride=stride)

@@ -38,6 +38,8 @@ def find_objective(value: str | Mapping[str, Any]) -> Objective:
         objective = OBJECTIVES[name](**options)
     except TypeError as error:
         raise UserError(f"objective {name} does not take these settings: {error}") from None
+    if not isinstance(objective, Objective):
+        raise UserError(f"objective {name} is a mere function; make it a class that inherits from {__name__}.Objective")
     if isinstance(objective, Adversarial) and objective.dual and objective.weight in (0, 1):
         raise UserError(
             f"with weight {objective.weight:g} one of the two norms is never trained; "

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.objective import Attack, Forward, Trial
+from splitmix.core.objective import Attack, Forward, Objective, Trial
 from splitmix.objectives.losses import cross_entropy, mask_absent
 
 
 @dataclass(frozen=True)
-class Adversarial:
+class Adversarial(Objective):
     """(1 - weight) * clean loss + weight * adversarial loss, summed over the parts (Algorithm 4).
 
     The clean images train the clean norms, the adversarial ones the noisy norms. Each part has adversarial images of

@@ -12,7 +12,7 @@ from splitmix.core.width import Width
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Objective):
     """Cross-entropy, summed over the parts (Algorithm 3)."""
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
@@ -20,7 +20,7 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Objective):
     """Cross-entropy for clients that lack classes: the logits of classes absent from the batch are multiplied by 0."""
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
@@ -28,7 +28,7 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class DrawnWidth:
+class DrawnWidth(Objective):
     """Ordered dropout (FjORD): each batch trains one width, drawn uniformly among the parts', by the `given` loss.
 
     With `distill` the widest part trains on every batch as well, and the drawn one also learns from its logits z:
@@ -40,16 +40,15 @@ class DrawnWidth:
     share: float = 0.5
     temperature: float = 1.0
 
-    @property
-    def terms(self) -> int:
+    def terms(self, parts: int) -> int:
         return 2 if self.distill else 1
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
         widths = list(forward.widths)
         widest, drawn = widths.index(max(widths)), int(torch.randint(len(widths), (), generator=rng))
         if not self.distill:
-            return self.given(Only(forward, drawn), x, y, rng)
-        teacher, student = Only(forward, widest), Only(forward, drawn)
+            return self.given(OneWidth(forward, drawn), x, y, rng)
+        teacher, student = OneWidth(forward, widest), OneWidth(forward, drawn)
         loss = self.given(teacher, x, y, rng)
         if drawn == widest:
             return loss
@@ -59,7 +58,7 @@ class DrawnWidth:
         return loss
 
 
-class Only:
+class OneWidth:
     """One width of a forward; keeps the logits that it was trained on."""
 
     def __init__(self, forward: Forward, place: int) -> None:

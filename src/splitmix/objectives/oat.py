@@ -8,13 +8,13 @@ from torch import Tensor
 
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
-from splitmix.core.objective import Attack, Forward, Trial
+from splitmix.core.objective import Attack, Forward, Objective, Trial
 from splitmix.core.width import Width, parse_dial
 from splitmix.objectives.adversarial import Adversarial
 
 
 @dataclass(frozen=True)
-class OnceForAll:
+class OnceForAll(Objective):
     """(1 - l) * clean loss + l * adversarial loss, both at dial l, which is drawn for each batch among `lambdas`.
 
     This is adversarial training of weight l on the net that the dial l makes (Wang et al., NeurIPS 2020): the attack is

@@ -139,7 +139,7 @@ def net_record(config: Config, outcome: Outcome, atom: Width) -> NetRecord:
     last = next(entry for entry in two if two[entry] != three[entry])
     classes = outcome.weights[last].shape[1] if last in outcome.weights else 0
     dual = any(".noisy." in entry for entry in outcome.weights)
-    return NetRecord(name=name, classes=max(1, classes), dual=dual, rescale_layers=config.rescale_layers)
+    return NetRecord(name=name, classes=max(1, classes), dual=dual, rescale_layers=config.rescale_layers is True)
 
 
 def image_of(result: Result, net: NetRecord, given: Sequence[int]) -> tuple[int, ...]:

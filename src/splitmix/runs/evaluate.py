@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.method import with_order
 from splitmix.core.score import score
 from splitmix.core.types import Question, Weights
 from splitmix.core.width import Width
@@ -48,7 +47,7 @@ def open_run(
         raise unknown("split", split, SPLITS)
     outcome = stored_outcome(path)
     setup = set_up(make_config(read_toml(path / "config.toml")), root=root)
-    setup = replace(setup, method=with_order(setup.method, outcome.order))
+    setup = replace(setup, method=setup.method.ordered(outcome.order))
     chosen = scored_norm(setup, norm, fixed=fixed)
     weights, question = served_with(setup, outcome.weights, chosen, split)
     return FinishedRun(path, setup, weights, chosen, question, outcome.result)

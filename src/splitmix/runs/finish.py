@@ -14,7 +14,6 @@ from safetensors.torch import load, save
 from splitmix import __version__
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.method import with_order
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
 from splitmix.core.score import WidthScore, calibrate, order_bases, score
@@ -54,7 +53,7 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
     began, config = perf_counter(), setup.config
     give_norms(engine, state.best_norms)
     order = ordered(setup, engine, state.best)
-    setup = replace(setup, method=with_order(setup.method, order))
+    setup = replace(setup, method=setup.method.ordered(order))
     weights = state.best
     if config.norm in ("batch", "post"):
         layout, clients = setup.method.layout, list(setup.domains)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.core.client import Memory
+from splitmix.core.client import OwnNorms
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.method import Engine
@@ -25,7 +25,7 @@ from splitmix.runs.records import MetricRow, lenient, parse_record
 
 log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints
-Norms = Mapping[int, Memory]  # of clients, each with its own for every base
+Norms = Mapping[int, OwnNorms]  # of clients, each with its own for every base
 _locks: set[IO[str]] = set()
 # a lock goes with the process that took it: workers, which may outlive it for a moment, do not keep it
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
@@ -64,7 +64,7 @@ class RunEngine(Engine, Protocol):
     """An engine that a run can save and report: what clients keep to themselves, if it is here, and how many work."""
 
     @property
-    def memories(self) -> dict[int, Memory]: ...
+    def own_norms(self) -> dict[int, OwnNorms]: ...
 
     @property
     def workers(self) -> int: ...
@@ -72,13 +72,13 @@ class RunEngine(Engine, Protocol):
 
 def kept_norms(engine: RunEngine) -> Norms:
     """The norms that clients have now."""
-    return {client: dict(memory) for client, memory in engine.memories.items()}
+    return {client: dict(memory) for client, memory in engine.own_norms.items()}
 
 
 def give_norms(engine: RunEngine, norms: Norms) -> None:
     """Let clients have these norms, and no others."""
-    engine.memories.clear()
-    engine.memories.update({client: dict(memory) for client, memory in norms.items()})
+    engine.own_norms.clear()
+    engine.own_norms.update({client: dict(memory) for client, memory in norms.items()})
 
 
 class RunFolder:
@@ -209,7 +209,7 @@ def to_tensors(kind: str, norms: Norms) -> Weights:
 
 def from_tensors(named: Weights) -> Norms:
     """Clients' own norms from tensors named by client, base and entry."""
-    norms: dict[int, Memory] = {}
+    norms: dict[int, OwnNorms] = {}
     for key, value in named.items():
         client, base, name = key.split("/", 2)
         norms.setdefault(int(client), {}).setdefault(int(base), {})[name] = value

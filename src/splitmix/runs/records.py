@@ -285,6 +285,12 @@ def read_metrics(folder: Path) -> list[MetricRow]:
     return sorted(rows.values(), key=lambda row: row["round"])
 
 
+def clients_asked(rows: Iterable[MetricRow], rounds: int) -> int | None:
+    """How many clients were asked in the first so many rounds; None if the rows do not say it of each."""
+    cohorts = [row["cohort"] for row in rows if row["kind"] == "round" and row["round"] < rounds and "cohort" in row]
+    return sum(map(len, cohorts)) if len(cohorts) == rounds else None
+
+
 def round_seconds(rows: Iterable[MetricRow]) -> float:
     """How long the rounds of a run took, in however many sittings."""
     return float(sum(row.get("seconds", 0.0) for row in rows if row["kind"] == "round"))

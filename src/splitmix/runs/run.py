@@ -16,7 +16,7 @@ from splitmix.runs.config import check_same_config, to_toml
 from splitmix.runs.finish import Outcome, finish, store_outcome
 from splitmix.runs.folder import RunEngine, RunFolder, State, give_norms, kept_norms
 from splitmix.runs.progress import Watcher
-from splitmix.runs.records import AttendanceRow, MetricRow, StoredTrial
+from splitmix.runs.records import AttendanceRow, MetricRow, StoredTrial, clients_asked, read_metrics
 from splitmix.runs.setup import Setup
 
 TRIED = 512  # images, over all clients, that are attacked to choose a round: an attack takes its time
@@ -120,6 +120,7 @@ def train_rounds(
             setup.how,
             start=now.round,
             usual=now.usual,
+            asked=clients_asked(read_metrics(folder.path), now.round) if folder and now.round else None,
             on_round=after_round,
         )
     finally:

@@ -1,6 +1,6 @@
 """From a config to the objects of a run, each checked before any training starts."""
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import Parameter, signature
@@ -12,9 +12,9 @@ from torch import nn
 
 from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
-from splitmix.core.method import Method, local_objective
+from splitmix.core.method import Method
 from splitmix.core.net import Build, Net
-from splitmix.core.objective import Objective, Trial, needs_of, trials_of
+from splitmix.core.objective import Objective, Trial
 from splitmix.core.rounds import SCHEDULES, Federation
 from splitmix.core.score import Mix
 from splitmix.core.types import Plan, Question, Setting, Weights
@@ -88,12 +88,12 @@ class Setup:
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """What the best round is chosen by."""
-        return trials_of(find_objective(self.config.objective))
+        return find_objective(self.config.objective).trials
 
     @cached_property
     def dial(self) -> bool:
         """Whether the model can be turned between accurate and robust."""
-        return bool(needs_of(find_objective(self.config.objective)))
+        return bool(find_objective(self.config.objective).needs)
 
     @property
     def image(self) -> tuple[int, ...]:
@@ -135,11 +135,10 @@ def set_up(
     setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed)
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
-    build = with_needs(build or make_build(config, task), needs_of(given))
-    check_norm(config.norm, method, needs_of(given))
-    check_net(build, method.layout.width, task, dial=bool(needs_of(given)))
-    objective = local_objective(method, given)
-    return Setup(config, task, budgets, method, Net(build), objective, federation(config))
+    build = with_needs(build or make_build(config, task), given.needs)
+    check_norm(config.norm, method, given.needs, setting.budgets)
+    check_net(build, method.layout.width, task, dial=bool(given.needs))
+    return Setup(config, task, budgets, method, Net(build), method.objective(given), federation(config))
 
 
 def make_build(config: Config, task: TaskFacts) -> Build:
@@ -198,12 +197,17 @@ def check_validation(norm: str, task: TaskFacts) -> None:
         )
 
 
-def check_norm(norm: str, method: Method, needs: Mapping[str, bool]) -> None:
+def check_norm(norm: str, method: Method, needs: Mapping[str, bool], budgets: Collection[Width]) -> None:
     """A dial blends fixed statistics, which must be tracked; norms that stay on a client know one width only."""
     if needs and norm not in ("tracked", "local"):
         raise UserError(
             f"norm '{norm}' keeps no statistics of attacked images, which a net with a robustness dial needs; "
             "choose norm 'tracked' or 'local'"
+        )
+    if norm == "tracked" and method.layout.nested and method.layout.width > max(budgets):
+        raise UserError(
+            f"nobody tracks statistics of width {method.layout.width}, the largest budget is {max(budgets)}; "
+            "choose norm 'post' or 'batch', or a width that some client trains"
         )
     if norm == "local" and method.layout.nested:
         raise UserError(

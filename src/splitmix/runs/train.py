@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from splitmix.core.client import mean_logits, part_logits
-from splitmix.core.method import Method, with_order
+from splitmix.core.method import Method
 from splitmix.core.net import Build, Net
 from splitmix.core.parts import covering, cut
 from splitmix.core.types import Weights
@@ -37,7 +37,7 @@ class Trained:
 
     @property
     def method(self) -> Method:
-        return with_order(self.setup.method, self.outcome.order)
+        return self.setup.method.ordered(self.outcome.order)
 
     @property
     def net(self) -> Net:
