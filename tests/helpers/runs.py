@@ -20,6 +20,7 @@ VARIANTS = {
     "redrawn": {"budgets": {"name": "groups", "widths": "1/4 1/2 1", "redraw": True}},
     "sparse": {"eval_every": 3, "checkpoint_every": 2},
     "nested": {"method": "heterofl"},
+    "nested, tracked": {"method": "sheterofl", "norm": "tracked"},
     "dual": {"objective": {"name": "adversarial", "steps": 2}},
     "single": {"objective": {"name": "adversarial", "steps": 2, "dual": False}, "norm": "post"},
 }

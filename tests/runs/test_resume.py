@@ -4,6 +4,7 @@ import pytest
 
 from helpers.runs import VARIANTS, Watch, names, run, stop, told
 from splitmix.core.errors import UserError
+from splitmix.engines.clients import TaskClients
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -15,6 +16,20 @@ def test_a_run_that_was_stopped_again_and_again_ends_as_if_it_never_was(own, who
     run(own, tmp_path, resume=True, **VARIANTS[variant])
     assert told(tmp_path) == told(whole(variant))
     assert (tmp_path / "model.safetensors").read_bytes() == (whole(variant) / "model.safetensors").read_bytes()
+
+
+def test_where_clients_come_and_go_a_resumed_run_deals_its_bases_on(own, tmp_path, monkeypatch):
+    every = TaskClients.profiles
+    monkeypatch.setattr(TaskClients, "profiles", lambda self, round: every(self, round)[: (4, 1, 3, 2)[round]])
+    run(own, tmp_path / "whole")
+    stop(own, tmp_path / "stopped", "round", 2)
+    run(
+        own,
+        tmp_path / "stopped",
+        resume=True,
+        budgets="1/4",
+    )
+    assert told(tmp_path / "stopped") == told(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -66,7 +66,7 @@ class Config(BaseModel):
     rescale_init: bool = Field(True, description="start narrow nets like a slice of the full one")
     rescale_layers: bool | Literal["released"] = Field(
         True,
-        description="divide layer outputs by the width before each norm; released: in training only, as the authors",
+        description="divide layer outputs by the width before each norm; released: in training only",
     )
     eval_every: int = Field(5, ge=1, description="rounds between validations; the best round is kept")
     eval_batch: int = Field(128, ge=2, description="images in a batch when scoring and calibrating")
