@@ -23,12 +23,7 @@ def test_where_clients_come_and_go_a_resumed_run_deals_its_bases_on(own, tmp_pat
     monkeypatch.setattr(TaskClients, "profiles", lambda self, round: every(self, round)[: (4, 1, 3, 2)[round]])
     run(own, tmp_path / "whole")
     stop(own, tmp_path / "stopped", "round", 2)
-    run(
-        own,
-        tmp_path / "stopped",
-        resume=True,
-        budgets="1/4",
-    )
+    run(own, tmp_path / "stopped", resume=True)
     assert told(tmp_path / "stopped") == told(tmp_path / "whole")
 
 
