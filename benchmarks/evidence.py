@@ -94,7 +94,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
         yield from ({**about, "part": "grid", **shared, **row} for row in grid["rows"])
 
 
-def tuning: Mapping[str, Any].trials -> Iterator[Row]:
+def trials_of(tuning: Mapping[str, Any]) -> Iterator[Row]:
     about = {key: tuning[key] for key in ("task", "command", "settings", "rounds")}
     for trial in tuning["trials"]:
         found = {key: trial[key] for key in ("method", "lr", "seed", "config", "widths", "seconds")}
