@@ -2,23 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from helpers.commands import OPTIONS, TRAIN, process
-from splitmix import __version__
 from splitmix.cli import main
 from splitmix.runs.config import Config
 from splitmix.runs.records import read_result
 
 pytestmark = pytest.mark.slow  # whole runs and commands
-
-LISTS = ("tasks", "methods", "nets", "budgets", "settings")
-COMMANDS = ((), ("train",), ("eval",), ("report",), ("cost",), ("data",), *((name,) for name in LISTS))
-COMMANDS += (("data", "list"), ("data", "show"), ("data", "prepare"))
 
 
 def told(capsys, *arguments):
@@ -28,25 +21,10 @@ def told(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-# --- what is printed ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_shows_an_example(capsys, command):
-    main([*command, "--help"])
-    printed = capsys.readouterr().out
-    assert f"splitmix {' '.join(command)}".strip() in printed.split("Usage:")[-1].split("\n", 1)[1]
-
-
-def test_every_command_is_listed_in_the_help(capsys):
-    main(["--help"])
-    printed = capsys.readouterr().out
-    assert all(command[0] in printed for command in COMMANDS if command)
-
-
-@pytest.mark.parametrize("command", [*LISTS, "data"])
-def test_lists_come_as_tables_and_as_json(capsys, command):
-    words = [command, "list"] if command == "data" else [command]
+@pytest.mark.parametrize(
+    "words", [["tasks"], ["methods"], ["nets"], ["budgets"], ["settings"], ["data", "list"]], ids=" ".join
+)
+def test_lists_come_as_tables_and_as_json(capsys, words):
     main(words)
     table = capsys.readouterr().out
     rows = told(capsys, *words)
@@ -132,24 +110,8 @@ def test_a_run_finds_its_own_place(here, capsys, tmp_path, monkeypatch):
     assert f"Accuracy of runs/{folder.name}" in " ".join(capsys.readouterr().out.split())
 
 
-# --- real processes -----------------------------------------------------------------------------------------------
-
-
-def test_a_mistake_ends_a_process_with_2_and_no_traceback(here):
-    ended = process("train", "own", "-o", "net=digit")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("splitmix: the net takes images of shape")
-    assert ended.stderr.count("\n") == 1
-
-
-def test_the_installed_command_tells_its_version():
-    command = Path(sys.executable).with_name("splitmix")
-    assert subprocess.run([command, "--version"], capture_output=True, text=True).stdout == f"{__version__}\n"
-
-
-@pytest.mark.slow
 def test_a_process_trains_to_the_same_bytes_and_says_so_plainly(here, tmp_path):
-    ended = process(*TRAIN, "--out", str(tmp_path / "run"), "--workers", "2", "--json")
+    ended = process(*TRAIN, "--out", str(tmp_path / "run"), "--workers", "1", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["weights_sha256"] == read_result(Path("run"))["weights_sha256"]
     assert [line.split("  ")[0] for line in ended.stderr.splitlines()[1:]] == [f"round {n}/4" for n in (1, 2, 3, 4)]

@@ -37,11 +37,21 @@ def test_a_command_is_listed_with_its_first_sentence_and_its_help_shows_an_examp
     sentence = help_of(COMMANDS[name]).splitlines()[0]
     line = next(line for line in listed.splitlines() if line.startswith(f"│ {name} "))
     assert line.split(maxsplit=2)[2].startswith(sentence[:30])
-    main([name, "--help"])
+    assert sentence in " ".join(helped(capsys, name).split())
+
+
+@pytest.mark.parametrize("words", [(), ("data", "list"), ("data", "show"), ("data", "prepare")], ids=" ".join)
+def test_help_of_all_and_of_groups_shows_examples(capsys, words):
+    helped(capsys, *words)
+
+
+def helped(capsys, *words):
+    """The help of a command; it shows an example."""
+    main([*words, "--help"])
     usage, told = capsys.readouterr().out.split("\n", 1)
-    assert usage.startswith(f"Usage: splitmix {name}")
-    assert sentence in " ".join(told.split())
-    assert f"splitmix {name}" in told
+    assert usage.startswith(f"Usage: {' '.join(('splitmix', *words))}")
+    assert f"{' '.join(('splitmix', *words))}" in told
+    return told
 
 
 def test_no_file_where_a_command_is_run_stands_in_for_what_it_imports(tmp_path, monkeypatch):

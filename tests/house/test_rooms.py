@@ -1,4 +1,4 @@
-"""Who may import whom: a room knows only those below it, also in strings, and what is optional stays in one place."""
+"""Who may import whom: a room knows only those below it, also in strings; rooms stay small, and docs draw their map."""
 
 import ast
 import re
@@ -12,6 +12,7 @@ import pytest
 import splitmix
 
 SOURCE = Path(splitmix.__file__).parent
+ROOT = Path(__file__).parents[2]
 FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = {  # from the ground up: what each room may import of the others
     "core": [],
@@ -99,12 +100,12 @@ def module_of(name):
     return None
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=local(path)) for path in FILES if path.parent != SOURCE])
-def test_a_room_knows_only_those_below_it(path):
-    room = room_of(path)
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_knows_only_those_below_it(room):
     known = [room, "__version__", *ROOMS[room]]
-    ours = {name for name in imports(path) | mentions(path) if name.startswith("splitmix.")}
-    assert [name for name in sorted(ours) if name.split(".")[1] not in known] == []
+    for path in (path for path in FILES if room_of(path) == room):
+        ours = {name for name in imports(path) | mentions(path) if name.startswith("splitmix.")}
+        assert [name for name in sorted(ours) if name.split(".")[1] not in known] == [], local(path)
 
 
 def test_the_rooms_stand_on_one_another():
@@ -133,6 +134,20 @@ def test_a_room_needs_few_other_packages(room):
 def test_an_optional_package_is_imported_in_one_place(package):
     users = [path for path in FILES if any(name.split(".")[0] == package for name in imports(path))]
     assert [local(path) for path in users if not path.match(EXCLUSIVE[package])] == []
+
+
+def test_the_map_in_the_docs_is_that_of_the_house():
+    text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| ([^|]*) \|$", text.partition("## A map")[2], re.MULTILINE)
+    assert {room: re.findall(r"\b(?!none)\w+", below) for room, below in rows} == ROOMS
+
+
+def test_a_cast_says_why_it_is_true():
+    for path in FILES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for call in (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)):
+            if ast.unparse(call.func) in ("cast", "typing.cast"):
+                assert "#" in lines[call.lineno - 1] + lines[call.lineno - 2], f"{local(path)}:{call.lineno}"
 
 
 def test_the_library_does_not_know_the_papers_reproduction():

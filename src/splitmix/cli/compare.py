@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ def tune(
     say(f"\nRecord: {folder / 'tuning.json'}; compare with these rates by: splitmix compare ... --tuned {folder}")
 
 
-def shared_settings(given: dict[str, Any], rates: bool) -> dict[str, Any]:
+def shared_settings(given: Mapping[str, Any], rates: bool) -> dict[str, Any]:
     """What all methods share: methods and seeds are named on the command line, and so may be the rates."""
     return {key: value for key, value in given.items() if key not in ("method", "seed", *(["lr"] if rates else []))}
 
@@ -165,7 +165,7 @@ def repeatable() -> Iterator[None]:
         sys.exit(130)
 
 
-def default_folder(kind: str, given: dict[str, Any]) -> Path:
+def default_folder(kind: str, given: Mapping[str, Any]) -> Path:
     """A name made of the settings, so that the same command finds its folder again."""
     config = make_config(given)
     return Path("runs") / f"{kind}-{Path(config.task).absolute().name}-{config.digest()[:8]}"

@@ -184,7 +184,7 @@ def label_ends(axes: "Axes", lines: Sequence[tuple[str, Line]], colours: Sequenc
     """Write at the right end of each line what it is, moved apart where labels would touch."""
     low, high = axes.get_ylim()
     left, right = axes.get_xlim()
-    inches = 0.66 * cast("Figure", axes.figure).get_figheight()
+    inches = 0.66 * cast("Figure", axes.figure).get_figheight()  # not of a SubFigure: we make none
     places = _apart([line[-1][1] for _, line in lines], gap=(high - low) * 11.5 / 72 / inches)
     axes.set_ylim(min(low, *places), max(high, *places))
     end, step = max(line[-1][0] for _, line in lines), (right - left) * 0.02
