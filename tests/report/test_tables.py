@@ -8,6 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
+from splitmix.report.pages import framed
 from splitmix.report.tables import Column, Table, human, milliseconds, percent, show, width_table
 
 RESULT = {
@@ -144,7 +145,7 @@ def test_markdown_aligns_and_escapes():
 
 def test_html_is_escaped_and_numbers_have_a_class():
     table = Table("T", [Column("d", "<b>", number=False), Column("n", "n")], [("<script>", 1)], "a & b")
-    html = table.to_html()
+    html = framed(table)
     assert '<th scope="row">&lt;script&gt;</th><td class="number">1</td>' in html
-    assert "<caption>a &amp; b</caption>" in html
+    assert '<p class="note">a &amp; b</p>' in html
     assert "<script>" not in html

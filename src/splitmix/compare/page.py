@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from pathlib import Path
 
 from splitmix.compare import figures as compare_figures
@@ -26,8 +25,8 @@ from splitmix.compare.standings import (
 )
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.report.drawing import Picture
-from splitmix.report.pages import cards, described, duration, folded, framed, page, section, share
+from splitmix.report.drawing import Picture, drawn
+from splitmix.report.pages import Fact, duration, render, share
 from splitmix.report.tables import norm_text, percent, plain
 from splitmix.runs.records import Result, read_config
 
@@ -99,33 +98,33 @@ def comparison_page(entries: Sequence[MethodRuns], command: str) -> str:
     """The page, as HTML."""
     first = entries[0].runs[0]
     task = first.result.get("task", "a task")
-    return page(
+    return render(
+        "comparison.html.j2",
+        "splitmix.compare",
         title=f"{task}: methods compared",
         kind=f"{len(entries)} methods on {task}",
         headline=headline(entries),
-        facts=_facts(entries),
-        sections=[
-            section("Accuracy by method and width", framed(overview_table(entries))),
-            section("What each width costs", framed(cost_table(entries))),
-            section("How they learned, and for whom", cards(_draws(entries), _notes(entries))),
-            section(
-                "How it was made",
-                described(_origin(entries, command)),
-                folded(f"config.toml of {first.folder.name}", read_config(first.folder), opened=False),
-            ),
-        ],
+        facts=[*_facts(entries)],
+        overview=overview_table(entries),
+        costs=cost_table(entries),
+        pictures=drawn(_draws(entries)),
+        notes=[*_notes(entries)],
+        command=command or "-",
+        settings=[*_settings(entries)],
+        folder=first.folder.name,
+        config=read_config(first.folder),
     )
 
 
-def _facts(entries: Sequence[MethodRuns]) -> Iterator[str]:
-    result = entries[0].runs[0].result
-    yield f"<b>{len(entries)}</b> methods"
-    yield f"<b>{len(entries[0].runs)}</b> seed{'s' * (len(entries[0].runs) > 1)}"
-    yield f"<b>{len(result['clients'])}</b> clients"
-    yield f"<b>{escape(plain(result.get('rounds')))}</b> rounds"
+def _facts(entries: Sequence[MethodRuns]) -> Iterator[Fact]:
+    result, seeds = entries[0].runs[0].result, len(entries[0].runs)
+    yield "", len(entries), "methods"
+    yield "", seeds, "seed" + "s" * (seeds > 1)
+    yield "", len(result["clients"]), "clients"
+    yield "", plain(result.get("rounds")), "rounds"
     seconds = [run.result["seconds"] for entry in entries for run in entry.runs if "seconds" in run.result]
     if seconds:
-        yield f"trained in <b>{duration(sum(seconds))}</b>"
+        yield "trained in", duration(sum(seconds)), ""
 
 
 def _draws(entries: Sequence[MethodRuns]) -> Iterator[Callable[[], Picture]]:
@@ -156,17 +155,16 @@ def _notes(entries: Sequence[MethodRuns]) -> Iterator[str]:
     yield "Wall-clock is the training time of the rounds on the computer of these runs, without validation."
 
 
-def _origin(entries: Sequence[MethodRuns], command: str) -> Iterator[tuple[str, str]]:
-    """All that is needed to make it again, as HTML."""
+def _settings(entries: Sequence[MethodRuns]) -> Iterator[tuple[str, str]]:
+    """All that is needed to make it again."""
     result = entries[0].runs[0].result
-    yield "Command", f"<code>{escape(command or '-')}</code>"
-    yield "Data", escape(plain(result.get("data")))
-    yield "Net", escape(plain(result.get("net")))
-    yield "Budgets", escape(_budgets(result))
+    yield "Data", plain(result.get("data"))
+    yield "Net", plain(result.get("net"))
+    yield "Budgets", _budgets(result)
     yield "Seeds", ", ".join(str(run.seed) for run in entries[0].runs)
-    yield "Learning rates", escape(", ".join(f"{entry.label}: {plain(entry.lr)}" for entry in entries))
-    yield "Runs", escape(", ".join(run.folder.name for entry in entries for run in entry.runs))
-    yield "Versions", escape(", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items()))
+    yield "Learning rates", ", ".join(f"{entry.label}: {plain(entry.lr)}" for entry in entries)
+    yield "Runs", ", ".join(run.folder.name for entry in entries for run in entry.runs)
+    yield "Versions", ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items())
 
 
 def _budgets(result: Result) -> str:

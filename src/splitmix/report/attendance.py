@@ -1,14 +1,12 @@
 """Who took part in a run, who did not and why: read from the rows of `metrics.jsonl`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.report.pages import framed, section
 from splitmix.report.tables import Column, Table, human
 from splitmix.runs.records import MetricRow
 
@@ -108,15 +106,6 @@ def failures(metrics: Iterable[MetricRow]) -> Table | None:
         *(Column("rejected", "rejected"), Column("shortened", "shortened"), Column("why", "why", number=False)),
     ]
     return Table("Who failed", columns, rows, summary(metrics) + more)
-
-
-def attendance_sections(metrics: Sequence[MetricRow]) -> Iterator[str]:
-    """For a run's page: who took part, the bytes each way, and who failed, if somebody did."""
-    if said := turnout(metrics):
-        yield section("Who took part", f'<p class="note">{escape(said)}</p>\n')
-    table = failures(metrics)
-    if table is not None:
-        yield section("Who did not take part, and why", framed(table))
 
 
 def _absent(tried: Tried) -> set[int]:

@@ -5,8 +5,8 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from html import escape
@@ -94,6 +94,15 @@ def save(picture: Picture, path: Path) -> None:
     if kind not in ("png", "svg"):
         raise UserError(f"cannot draw into '{path}'; choose a name that ends in .png or .svg")
     write_atomically(path, _rendered(picture.figure, kind))
+
+
+def drawn(draws: Iterable[Callable[[], Picture]]) -> list[Picture]:
+    """The pictures for which there is enough to draw."""
+    pictures = []
+    for draw in draws:
+        with suppress(NothingToDrawError):
+            pictures.append(draw())
+    return pictures
 
 
 @contextmanager

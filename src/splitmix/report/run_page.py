@@ -3,39 +3,46 @@
 The page needs nothing but itself: no script, no font, no file beside it. The same files give the same bytes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from pathlib import Path
 
 from splitmix.core.files import write_atomically
 from splitmix.report import figures
-from splitmix.report.attendance import attendance_sections
+from splitmix.report.attendance import failures, turnout
+from splitmix.report.drawing import Picture, drawn, save
 from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table, masking_table
-from splitmix.report.pages import cards, described, duration, folded, framed, page, section, share
-from splitmix.report.tables import norm_text, percent, plain, width_table
+from splitmix.report.pages import Fact, duration, render, share
+from splitmix.report.tables import Table, norm_text, percent, plain, width_table
 from splitmix.runs.grid import GridRecord, stored_grids
-from splitmix.runs.masking import MaskingRecord, read_masking
+from splitmix.runs.masking import read_masking
 from splitmix.runs.records import MetricRow, Result, domain_names, main_scores, read_config, read_metrics, read_result
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
+@dataclass(frozen=True)
+class GridSection:
+    """What was measured at other dials and under one attack."""
+
+    heading: str
+    table: Table
+    notes: list[str]
+    pictures: list[Picture]
+
+
 def write_report(folder: Path) -> Path:
-    """Write `report.html` and the two main pictures into a finished run's folder, and say where the page is."""
-    result, metrics = read_result(folder), read_metrics(folder)
-    grids, masking = stored_grids(folder), read_masking(folder / "masking.json")
-    file = folder / "report.html"
-    write_atomically(file, _page(result, metrics, read_config(folder), [*_robustness(grids, masking)]).encode())
-    with suppress(figures.NothingToDrawError):
-        figures.save(figures.convergence(metrics, best_round=result.get("best_round")), folder / "convergence.png")
-    with suppress(figures.NothingToDrawError):
-        figures.save(figures.by_domain(result), folder / "by-domain.png")
-    for draw in (draw for grid in grids[:1] for draw in grid_pictures(grid)):
-        with suppress(figures.NothingToDrawError):
-            figures.save(picture := draw(), folder / f"{picture.name}.png")
+    """Write `report.html` and the main pictures into a finished run's folder, and say where the page is."""
+    result, metrics, file = read_result(folder), read_metrics(folder), folder / "report.html"
+    pictures = drawn(_draws(result, metrics))
+    grids = [_grid_section(number, grid) for number, grid in enumerate(stored_grids(folder))]
+    write_atomically(file, _page(folder, result, metrics, pictures, grids).encode())
+    named = {"convergence": "convergence.png", "domains": "by-domain.png", "ra-sa-0": "ra-sa.png"}
+    named["by-dial-0"] = "by-dial.png"
+    for picture in [*pictures, *(picture for grid in grids for picture in grid.pictures)]:
+        if picture.name in named:
+            save(picture, folder / named[picture.name])
     return file
 
 
@@ -49,55 +56,52 @@ def headline(result: Result) -> str:
     return f"One training run, {count} {widths}: {' to '.join(reached[width] for width in ends)}."
 
 
-def _page(result: Result, metrics: list[MetricRow], config: str, robustness: Sequence[str]) -> str:
-    task = result.get("task", "a task")
-    return page(
+def _page(
+    folder: Path, result: Result, metrics: list[MetricRow], pictures: list[Picture], grids: list[GridSection]
+) -> str:
+    task, masking = result.get("task", "a task"), read_masking(folder / "masking.json")
+    return render(
+        "run.html.j2",
         title=f"{task}: a Split-Mix report",
         kind=f"{result.get('method', 'federated')} on {task}",
         headline=headline(result),
-        facts=_facts(result),
-        sections=[
-            section("What each width reaches and costs", framed(width_table(result), strong_third=True)),
-            section("How it learned, and where it is good", cards(_draws(result, metrics), _notes(result))),
-            *robustness,
-            *attendance_sections(metrics),
-            section("How it was made", described(_origin(result)), folded("config.toml", config)),
-        ],
+        facts=[*_facts(result)],
+        widths=width_table(result),
+        pictures=[picture for picture in pictures if picture.name != "domains" or len(domain_names(result)) > 1],
+        notes=[*_notes(result)],
+        grids=grids,
+        masking=None if masking is None else masking_table(masking),
+        turnout=turnout(metrics),
+        failures=failures(metrics),
+        command=plain(result.get("command")),
+        settings=[*_settings(result)],
+        sha256=plain(result.get("weights_sha256")),
+        config=read_config(folder),
     )
 
 
-def _robustness(grids: Sequence[GridRecord], masking: MaskingRecord | None) -> Iterator[str]:
-    """What was measured at other dials and under attack, if it was."""
-    for number, grid in enumerate(grids):
-        name = f"Robustness, {grid['attack']}" if grid["attack"] else "Accuracy by dial"
-        draws = (partial(_apart, draw, number) for draw in grid_pictures(grid))
-        yield section(name, framed(grid_table(grid)), cards(draws, grid_notes(grid)))
-    if masking is not None:
-        yield section("Are gradients hidden?", framed(masking_table(masking)))
+def _grid_section(number: int, grid: GridRecord) -> GridSection:
+    """Its pictures have names of their own: a page may have several grids."""
+    heading = f"Robustness, {grid['attack']}" if grid["attack"] else "Accuracy by dial"
+    pictures = [replace(picture, name=f"{picture.name}-{number}") for picture in drawn(grid_pictures(grid))]
+    return GridSection(heading, grid_table(grid), [*grid_notes(grid)], pictures)
 
 
-def _apart(draw: Callable[[], figures.Picture], number: int) -> figures.Picture:
-    """A picture under a name of its own: a page may have several grids."""
-    picture = draw()
-    return replace(picture, name=f"{picture.name}-{number}")
-
-
-def _facts(result: Result) -> Iterator[str]:
+def _facts(result: Result) -> Iterator[Fact]:
     """A line of key numbers under the headline."""
-    yield f"<b>{len(result['clients'])}</b> clients"
-    yield f"<b>{escape(plain(result.get('rounds')))}</b> rounds"
+    yield "", len(result["clients"]), "clients"
+    yield "", plain(result.get("rounds")), "rounds"
     if "seconds" in result:
-        yield f"trained in <b>{duration(result['seconds'])}</b>"
-    yield f"seed <b>{escape(plain(result.get('seed')))}</b>"
+        yield "trained in", duration(result["seconds"]), ""
+    yield "seed", plain(result.get("seed")), ""
 
 
-def _draws(result: Result, metrics: list[MetricRow]) -> Iterator[Callable[[], figures.Picture]]:
+def _draws(result: Result, metrics: list[MetricRow]) -> Iterator[Callable[[], Picture]]:
     """The pictures of a run."""
     yield partial(figures.convergence, metrics, best_round=result.get("best_round"))
     if len(main_scores(result)) > 1:
         yield partial(figures.tradeoff, result)
-    if len(domain_names(result)) > 1:
-        yield partial(figures.by_domain, result)
+    yield partial(figures.by_domain, result)
     yield partial(figures.per_client, result)
     yield partial(figures.budgets, result)
 
@@ -126,14 +130,8 @@ def _notes(result: Result) -> Iterator[str]:
     yield "Milliseconds are those of one image at a time on the computer of this run; parameters and MACs are counted."
 
 
-def _origin(result: Result) -> Iterator[tuple[str, str]]:
-    """All that is needed to make the run again, and to know its weights when they are found; as HTML."""
-    yield "Command", f"<code>{escape(plain(result.get('command')))}</code>"
-    yield from ((name, escape(text)) for name, text in _settings(result))
-    yield "SHA-256 of the weights", f"<code>{escape(plain(result.get('weights_sha256')))}</code>"
-
-
 def _settings(result: Result) -> Iterator[tuple[str, str]]:
+    """All that is needed to make the run again."""
     get = result.get
     yield "Data", plain(get("data"))
     yield "Method", f"{plain(get('method'))}, atom {plain(get('atom'))}; net {plain(get('net'))}"

@@ -1,4 +1,4 @@
-"""Tables for people and programs: one set of rows, shown in a terminal, as Markdown, LaTeX, HTML or JSON."""
+"""Tables for people and programs: one set of rows, for a terminal, a page, Markdown, LaTeX or JSON."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from splitmix.runs.records import Result, domain_names, score_groups
@@ -173,23 +172,6 @@ class Table:
         keys = [column.key for column in self.columns]
         rows = [dict(zip(keys, map(_finite, row), strict=True)) for row in self.rows]
         return json.dumps({"title": self.title, "caption": self.caption, "rows": rows}, ensure_ascii=False, indent=1)
-
-    def to_html(self) -> str:
-        """For a page: a bare `<table>`, numbers with the class `number`, the first cell of a row as its heading."""
-        kinds = [' class="number"' if column.number else "" for column in self.columns]
-        head = "".join(
-            f'<th scope="col"{kind}>{escape(column.heading)}</th>'
-            for kind, column in zip(kinds, self.columns, strict=True)
-        )
-        lines = ["<table>"]
-        if self.caption:
-            lines.append(f"<caption>{escape(self.caption)}</caption>")
-        lines.append(f"<thead><tr>{head}</tr></thead>\n<tbody>")
-        for i, (first, *rest) in enumerate(self.dressed(("<strong>", "</strong>"), ("", ""), escape)):
-            cells = "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds[1:], rest, strict=True))
-            grey = ' class="grey"' * (i in self.grey)
-            lines.append(f'<tr{grey}><th scope="row"{kinds[0]}>{first}</th>{cells}</tr>')
-        return "\n".join([*lines, "</tbody>\n</table>"])
 
 
 def show(table: Table, console: "Console") -> None:
