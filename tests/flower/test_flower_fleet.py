@@ -22,110 +22,16 @@ from splitmix.flower.server import ROSTER, read_roster, roster_text
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
-def test_a_federation_over_messages_learns_what_the_simulator_learns():
-    fleet, grid, _ = toy_fleet()
-    fleet.gather(1)
-    learnt = federate(METHOD, toy_engine(fleet), toy_simulator().net, toy_weights(), toy_federation())
-    assert to_bytes(learnt) == to_bytes(toy_run())
-    assert len(grid.sent) == 4 + 3 * 3  # a query for each node, and a job for each client of a cohort
-
-
-@pytest.mark.parametrize("job", JOBS[1:], ids=lambda job: type(job).__name__)
-def test_scores_and_calibrations_are_those_of_the_simulator(job):
-    fleet, _, _ = toy_fleet()
-    fleet.gather(1)
-    weights = toy_weights(tracked=True)
-    (ours,), (theirs,) = (list(engine.run(weights, [job])) for engine in (toy_engine(fleet), toy_simulator()))
-    assert replace(ours, **({"weights": {}} if isinstance(ours, Update) else {})) == replace(
-        theirs, **({"weights": {}} if isinstance(theirs, Update) else {})
-    )
-    assert to_bytes(getattr(ours, "weights", {})) == to_bytes(getattr(theirs, "weights", {}))
-
-
-def test_profiles_are_what_nodes_say_in_the_order_of_their_numbers():
-    fleet, grid, _ = toy_fleet(clients=(3, 0, 2))
-    grid.nodes[100]["says"] = {"budget": None}
+def gathered(**settings):
+    fleet, grid, notes = toy_fleet(**settings)
     fleet.gather(0)
-    while len(fleet.nodes) < 3:
-        fleet.refresh()
-    assert toy_engine(fleet).profiles(0) == [Profile(c, TOYS.budgets[c], TOYS.sizes[c]) for c in (0, 2, 3)]
+    return fleet, grid, notes
 
 
-def train_all(round=0):
-    return [Train(round, client, bases(client), PLAN, seed=1) for client in range(4)]
-
-
-def test_answers_come_in_the_order_of_the_jobs_and_who_gives_none_is_missing():
-    fleet, grid, _ = toy_fleet(deadline=0.3)
-    fleet.gather(1)
-    late = {}
-    grid.tamper = lambda node, reply: late.setdefault(node, None) if node == 102 else reply
-    del grid.nodes[101]
-    answers = list(toy_engine(fleet).run(toy_weights(), train_all()))
-    assert [answer.client for answer in answers] == [0, 1, 2, 3]
-    assert [answers[1], answers[2]] == [Missing(1, "not connected"), Missing(2, "late")]
-    assert all(isinstance(answers[client], Update) for client in (0, 3))
-
-
-def test_a_node_that_dies_at_work_is_not_waited_for():
-    fleet, grid, _ = toy_fleet(deadline=60)
-    fleet.gather(1)
-    grid.tamper = lambda node, reply: grid.nodes.pop(node, None) and None if node == 103 else reply
-    answers = list(toy_engine(fleet).run(toy_weights(), train_all()))
-    assert answers[3] == Missing(3, "died")
-
-
-def test_what_a_node_complains_of_is_told():
-    fleet, grid, _ = toy_fleet()
-    fleet.gather(1)
-    grid.nodes[101] = {}
-    answers = list(toy_engine(fleet).run(toy_weights(), train_all()))
-    assert answers[1] == Missing(1, "'client'")
-
-
-def test_a_second_reply_is_ignored():
-    fleet, grid, _ = toy_fleet()
-    fleet.gather(1)
-    pull = grid.pull_messages
-    grid.pull_messages = lambda keys: [reply for reply in pull(keys) for _ in range(2)]
-    assert [type(answer) for answer in toy_engine(fleet).run(toy_weights(), train_all())] == [Update] * 4
-
-
-def test_a_rude_answer_is_handed_on_for_the_door_to_refuse():
-    fleet, grid, _ = toy_fleet()
-    fleet.gather(1)
-    grid.tamper = lambda node, reply: Message(RecordDict(), reply_to=message_of(reply)) if node == 100 else reply
-    assert isinstance(next(iter(toy_engine(fleet).run(toy_weights(), train_all()))), Rejected)
-
-
-def test_a_client_may_come_back_as_another_node():
-    fleet, grid, _ = toy_fleet()
-    fleet.gather(1)
-    del grid.nodes[102]
-    assert len(toy_engine(fleet).profiles(1)) == 4
-    grid.nodes[202] = {"client": 2}
-    while fleet.nodes[2] != 202:
-        fleet.refresh()
-    assert [type(answer) for answer in toy_engine(fleet).run(toy_weights(), train_all())] == [Update] * 4
-
-
-def test_nobody_takes_the_place_of_a_client_that_is_there():
-    fleet, grid, notes = toy_fleet()
-    fleet.gather(1)
-    grid.nodes[202] = {"client": 2}
-    for _ in range(4):
-        fleet.refresh()
-    assert fleet.nodes[2] == 102
-    assert notes == ["a node is not used: client 2 is connected already"]
-
-
-def test_who_misses_a_deadline_loses_its_place_to_the_one_who_claims_it():
-    fleet, grid, _ = toy_fleet(deadline=0.1)
-    fleet.gather(1)
-    grid.tamper = lambda node, reply: None if node == 102 else reply  # a ghost
-    grid.nodes[202] = {"client": 2}
-    while fleet.nodes[2] != 202:
-        fleet.refresh()
+def answers_of(fleet):
+    """To a job for each of the four clients."""
+    jobs = [Train(0, client, bases(client), PLAN, seed=1) for client in range(4)]
+    return list(toy_engine(fleet).run(toy_weights(), jobs))
 
 
 def away(reply):
@@ -133,23 +39,106 @@ def away(reply):
     return Message(Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"), reply_to=message_of(reply))
 
 
+def test_a_federation_over_messages_learns_what_the_simulator_learns():
+    fleet, grid, _ = gathered()
+    learnt = federate(METHOD, toy_engine(fleet), toy_simulator().net, toy_weights(), toy_federation())
+    assert to_bytes(learnt) == to_bytes(toy_run())
+    assert len(grid.sent) == 4 + 3 * 3  # a query for each node, and a job for each client of a cohort
+
+
+@pytest.mark.parametrize("job", JOBS[1:], ids=lambda job: type(job).__name__)
+def test_scores_and_calibrations_are_those_of_the_simulator(job):
+    weights = toy_weights(tracked=True)
+    (ours,), (theirs,) = (list(engine.run(weights, [job])) for engine in (toy_engine(gathered()[0]), toy_simulator()))
+    if isinstance(ours, Update):
+        assert to_bytes(ours.weights) == to_bytes(theirs.weights)
+        ours, theirs = (replace(answer, weights={}) for answer in (ours, theirs))
+    assert ours == theirs
+
+
+def test_profiles_are_what_nodes_say_in_the_order_of_their_numbers():
+    fleet, _, _ = gathered(clients=(3, 0, 2))
+    assert toy_engine(fleet).profiles(0) == [Profile(c, TOYS.budgets[c], TOYS.sizes[c]) for c in (0, 2, 3)]
+
+
+def disconnect(grid):
+    del grid.nodes[102]
+
+
+def break_down(grid):
+    grid.nodes[102] = {}  # its app finds no number of a client
+
+
+def withhold(grid):
+    grid.tamper = lambda node, reply: None if node == 102 else reply
+
+
+def die_at_work(grid):
+    grid.tamper = lambda node, reply: grid.nodes.pop(node, None) and None if node == 102 else reply
+
+
+@pytest.mark.parametrize(
+    ("happen", "reason", "deadline"),
+    [
+        (disconnect, "not connected", 60),
+        (break_down, "'client'", 60),
+        (withhold, "late", 0.1),
+        (die_at_work, "died", 60),
+    ],
+)
+def test_answers_come_in_the_order_of_the_jobs_and_who_gives_none_is_missing(happen, reason, deadline):
+    fleet, grid, _ = gathered(deadline=deadline)
+    happen(grid)
+    answers = answers_of(fleet)
+    assert [answer.client for answer in answers] == [0, 1, 2, 3]
+    assert answers[2] == Missing(2, reason)
+    assert all(isinstance(answers[client], Update) for client in (0, 1, 3))
+
+
+def test_a_second_reply_is_ignored_and_one_that_cannot_be_read_is_refused():
+    fleet, grid, _ = gathered()
+    pull = grid.pull_messages
+    grid.pull_messages = lambda keys: [reply for reply in pull(keys) for _ in range(2)]
+    grid.tamper = lambda node, reply: Message(RecordDict(), reply_to=message_of(reply)) if node == 100 else reply
+    assert [type(answer) for answer in answers_of(fleet)] == [Rejected, Update, Update, Update]
+
+
+def test_a_client_may_come_back_as_another_node():
+    fleet, grid, _ = gathered()
+    del grid.nodes[102]
+    assert len(toy_engine(fleet).profiles(1)) == 4
+    grid.nodes[202] = {"client": 2}
+    fleet.refresh()
+    assert fleet.nodes[2] == 202
+    assert [type(answer) for answer in answers_of(fleet)] == [Update] * 4
+
+
+def still_there(grid):
+    pass
+
+
+def unheard_of(grid):
+    grid.tamper = lambda node, reply: away(reply) if node == 102 else reply
+
+
+@pytest.mark.parametrize(
+    ("happen", "deadline", "holder"), [(still_there, 60, 102), (unheard_of, 60, 202), (withhold, 0.1, 202)]
+)
+def test_a_place_is_taken_from_who_is_away_or_misses_a_deadline_but_not_from_who_is_there(happen, deadline, holder):
+    fleet, grid, notes = gathered(deadline=deadline)
+    happen(grid)
+    grid.nodes[202] = {"client": 2}
+    while fleet.nodes[2] != holder or not (notes or holder == 202):
+        fleet.refresh()
+    assert notes == (["a node is not used: client 2 is connected already"] if holder == 102 else [])
+
+
 def test_a_node_that_was_away_when_it_was_asked_is_asked_again():
     fleet, grid, notes = toy_fleet()
     losses = iter([True, True, False])
     grid.tamper = lambda node, reply: away(reply) if node == 102 and next(losses) else reply
-    fleet.gather(5)
+    fleet.gather(600)
     assert sorted(fleet.nodes) == [0, 1, 2, 3]
-    assert notes == []
-
-
-def test_who_is_away_loses_its_place_to_the_one_who_claims_it():
-    fleet, grid, notes = toy_fleet(deadline=60)
-    fleet.gather(1)
-    grid.tamper = lambda node, reply: away(reply) if node == 102 else reply
-    grid.nodes[202] = {"client": 2}
-    for _ in range(4):
-        fleet.refresh()
-    assert fleet.nodes[2] == 202
     assert notes == []
 
 
@@ -163,22 +152,19 @@ def test_who_is_away_loses_its_place_to_the_one_who_claims_it():
     ],
 )
 def test_a_node_that_does_not_fit_is_not_used(says, why):
-    fleet, grid, notes = toy_fleet(clients=(0, 1, 2, 3))
-    del grid.nodes[101]
+    fleet, grid, notes = toy_fleet(clients=(0, 2, 3))
     grid.nodes[201] = {"client": 1, "says": says}
-    fleet.gather(0.2)
+    fleet.gather(0)
     assert 201 not in fleet.nodes.values()
     assert any(re.search(why, note) for note in notes)
 
 
 def test_a_run_begins_with_those_who_came_and_says_who_did_not():
-    fleet, _, notes = toy_fleet(clients=(0, 2))
-    fleet.gather(0.1)
+    fleet, _, notes = gathered(clients=(0, 2))
     assert sorted(fleet.nodes) == [0, 2]
     assert notes == ["begun without client 1, 3: not connected within 0 s"]
-    nobody, _, _ = toy_fleet(clients=())
     with pytest.raises(UserError, match="no node came within 0 s"):
-        nobody.gather(0.1)
+        gathered(clients=())
 
 
 def test_a_node_that_is_connected_has_time_to_say_who_it_is():
@@ -194,13 +180,11 @@ def test_a_node_that_is_connected_has_time_to_say_who_it_is():
 
 
 def test_who_comes_later_gets_a_budget_that_the_run_knows():
-    fleet, grid, notes = toy_fleet(clients=(0,))
-    fleet.gather(0)
+    fleet, grid, notes = gathered(clients=(0,))
     fleet.budgets = {Width(1, 4), Width(1, 2)}
     grid.nodes[101] = {"client": 1, "says": {"budget": Width(3, 4)}}
     grid.nodes[102] = {"client": 2, "says": {"budget": Width(1, 8)}}
-    while not any("budget" in note for note in notes) or 1 not in fleet.members:
-        fleet.refresh()
+    fleet.refresh()
     assert fleet.members[1].budget == Width(1, 2)
     assert notes[-1] == "a node is not used: its budget is 1/8, the run began with 1/4 or more"
 
@@ -209,4 +193,4 @@ def test_members_are_written_and_read_back(tmp_path):
     members = {client: toy_member(client) for client in range(4)}
     (tmp_path / ROSTER).write_text(roster_text(members))
     assert read_roster(tmp_path, 4) == members
-    assert read_roster(tmp_path, 3) == {}  # not of this run
+    assert read_roster(tmp_path, 3) == {}  # of another run

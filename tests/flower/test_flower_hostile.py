@@ -11,16 +11,13 @@ pytest.importorskip("flwr", reason='Flower is not installed; pip install "splitm
 
 from flwr.app import Message, RecordDict
 
-from helpers.flower_grid import LocalGrid
-from helpers.flower_nodes import message_of, toy_engine
-from helpers.toys import METHOD, PLAN, Plain, ToyClients, bases, toy_simulator, toy_weights
+from helpers.flower_nodes import message_of, toy_engine, toy_fleet
+from helpers.toys import METHOD, PLAN, ToyClients, bases, toy_simulator, toy_weights
 from splitmix.core.rounds import Federation, federate
 from splitmix.core.score import score
 from splitmix.core.types import Question
 from splitmix.core.width import Width
-from splitmix.flower.fleet import Fleet
-from splitmix.flower.node import Equipment, client_app
-from splitmix.flower.wire import Member, pack_bases, unpack_bases
+from splitmix.flower.wire import pack_bases, unpack_bases
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -85,21 +82,14 @@ BOUNDED = {"ten thousand times too far": [HOSTILE], "the same update twice": []}
 def crowd_run(tamper=None, *, without=None):
     """The weights and reports of a run of eight nodes over messages; each reply comes twice."""
 
-    def introduce(text, node):
-        client = node["client"]
-        size, budget = CROWD.sizes[client], CROWD.budgets[client]
-        return Member(client, size, size, size, 3, (6, 6, 1), "toys", "tiny", budget)
-
-    net, reports = toy_simulator().net, []
-    app = client_app(introduce, lambda text, node: Equipment(net, Plain(), CROWD.data(node["client"])))
-    grid = LocalGrid(app, {100 + client: {"client": client} for client in range(8) if client != without})
-    pull = grid.pull_messages
+    fleet, grid, _ = toy_fleet([client for client in range(8) if client != without], toys=CROWD)
+    pull, reports = grid.pull_messages, []
     grid.pull_messages = lambda keys: [reply for reply in pull(keys) for _ in range(2)]
     grid.tamper = tamper or grid.tamper
-    fleet = Fleet(grid, "{}", 8, 60, lambda note: None)
-    fleet.gather(0.1)
+    fleet.gather(0)
+    engine = toy_engine(fleet, CROWD)
     how = Federation(len(HOSTILITIES), replace(PLAN, batch=8), seed=2, clip=5.0)
-    weights = federate(METHOD, toy_engine(fleet), net, toy_weights(), how, on_round=reports.append)
+    weights = federate(METHOD, engine, engine.net, toy_weights(), how, on_round=reports.append)
     return weights, reports
 
 

@@ -1,6 +1,6 @@
 """Toy nodes of a federation over messages, for tests without processes."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flwr.app import Message, RecordDict
 
@@ -8,6 +8,7 @@ from helpers.flower_grid import LocalGrid
 from helpers.toys import LAYOUT, PLAN, Plain, ToyClients, bases, toy_simulator
 from splitmix.attacks.pgd import PGD
 from splitmix.core.types import Calibrate, Question, Score, Train
+from splitmix.core.width import Width
 from splitmix.flower.engine import FlowerEngine
 from splitmix.flower.fleet import Fleet
 from splitmix.flower.node import Equipment, client_app
@@ -22,33 +23,39 @@ JOBS = [
 ]
 
 
-def toy_member(client):
-    size = TOYS.sizes[client]
-    return Member(client, size, size, size, 3, (6, 6, 1), "toys", "tiny", TOYS.budgets[client])
+def toy_member(client, toys=TOYS):
+    size = toys.sizes[client]
+    return Member(client, size, size, size, 3, (6, 6, 1), "toys", "tiny", toys.budgets[client])
 
 
-def toy_app():
+def toy_app(toys):
     net = toy_simulator().net
     return client_app(
-        lambda text, node: replace(toy_member(node["client"]), **node.get("says", {})),
-        lambda text, node: Equipment(net, Plain(), TOYS.data(node["client"])),
+        lambda text, node: replace(toy_member(node["client"], toys), **node.get("says", {})),
+        lambda text, node: Equipment(net, Plain(), toys.data(node["client"])),
         attacks=(PGD,),
     )
 
 
-def toy_fleet(clients=(0, 1, 2, 3), *, deadline=2.0):
-    grid = LocalGrid(toy_app(), {100 + client: {"client": client} for client in clients})
+def toy_fleet(clients=(0, 1, 2, 3), *, deadline=600.0, toys=TOYS):
+    """Nodes 100 and up, a grid to have them do as one likes, and what is noted."""
+    grid = LocalGrid(toy_app(toys), {100 + client: {"client": client} for client in clients})
     notes = []
-    return Fleet(grid, "{}", 4, deadline, notes.append), grid, notes
+    return Fleet(grid, "{}", len(toys.sizes), deadline, notes.append), grid, notes
 
 
-def toy_engine(fleet):
-    return FlowerEngine(fleet, toy_simulator().net, LAYOUT, Usual(), "{}")
+def toy_engine(fleet, toys=TOYS):
+    return FlowerEngine(fleet, toy_simulator().net, LAYOUT, Usual(toys.budgets), "{}")
 
 
+@dataclass(frozen=True)
 class Usual:
+    """The same budgets in every round."""
+
+    budgets: tuple[Width, ...]
+
     def at(self, round):
-        return TOYS.budgets
+        return self.budgets
 
 
 def message_of(reply):

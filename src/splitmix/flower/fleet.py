@@ -111,7 +111,7 @@ class Fleet:
             else:
                 yield place, "not connected"
         end, look = monotonic() + self.deadline, monotonic() + LOOK
-        while pending and monotonic() < end:
+        while pending:
             for reply in self.grid.pull_messages(list(pending)):
                 arrived = pending.pop(reply.metadata.reply_to_message_id, None)
                 if arrived is not None:  # else it is a second reply
@@ -120,6 +120,8 @@ class Fleet:
                 look, there = monotonic() + LOOK, self.there()
                 for key in [key for key, (_, node) in pending.items() if node not in there]:
                     yield pending.pop(key)[0], "died"
+            if monotonic() > end:
+                break
             sleep(POLL if pending else 0)
         for place, _ in pending.values():
             yield place, "late"

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import NoReturn
@@ -36,7 +37,7 @@ from splitmix.flower import server  # noqa: F401  (what a forked server needs)
 from splitmix.flower.node import NodeConfig, Said, import_all
 from splitmix.flower.site import SERVER, Site, free_port, is_running, read_site
 
-POLL = 0.3  # seconds between two looks for work
+POLL = 0.5  # seconds between two looks for work
 PAUSE = 10.0  # seconds until a SuperNode that failed is started again
 PATIENCE = 150.0  # seconds for which it is
 PARENT_DEATH = 1  # the kernel's number for a signal at the death of a parent
@@ -51,31 +52,37 @@ def main(folder: str, *names: str) -> None:
     site = read_site(Path(folder))
     import_all()
     for name in names:
-        pid = os.fork()
-        if pid == 0:
-            live(site, name)
-        print(name, pid, flush=True)
+        log = site.log(name if name == SERVER else f"node-{name}")
+        print(name, forked(log, partial(serve_runs, site) if name == SERVER else partial(be_known, site, int(name))))
 
 
-def live(site: Site, name: str) -> NoReturn:
-    """Become what is named, with a log, in a session of its own."""
+def forked(log: Path, work: Callable[[], None]) -> int:
+    """A process that works in a session of its own, with a log."""
+    sys.stdout.flush()  # else it is written twice
+    pid = os.fork()
+    if pid:
+        return pid
     try:
         os.setsid()
-        file = site.log(name if name == SERVER else f"node-{name}")
-        log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for stream in (1, 2):
-            os.dup2(log, stream)
-        authority = site.authority if site.tls else None
-        if name == SERVER:
-            execute_tasks(TaskType.SERVER_APP, site.address, site.link, lambda: is_running(site.link), authority)
-        else:
-            client = int(name)
-            said = {"partition-id": client, "num-partitions": site.clients, **site.nodes[client].config}
-            be_node(said, SuperLink(site.address, authority, site.key(client) if site.tls else None))
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+        work()
     except Exception as error:  # the log is all that a user will see
         print(f"splitmix: {error}", file=sys.stderr)
     finally:
         leave(1)
+
+
+def serve_runs(site: Site) -> None:
+    """Fork a server for each run of a site's SuperLink, until that is gone."""
+    authority = site.authority if site.tls else None
+    execute_tasks(TaskType.SERVER_APP, site.address, site.link, lambda: is_running(site.link), authority)
+
+
+def be_known(site: Site, client: int) -> None:
+    """Be one of the nodes that a site knows."""
+    said = {"partition-id": client, "num-partitions": site.clients, **site.nodes[client].config}
+    be_node(said, SuperLink(site.address, site.authority, site.key(client)) if site.tls else SuperLink(site.address))
 
 
 @dataclass(frozen=True)

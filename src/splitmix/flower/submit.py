@@ -48,9 +48,10 @@ def follow(site: Site, order: Order, tell: Callable[[str], None]) -> None:
 
     If the user stops us, the run is stopped too.
     """
+    run, last = "", ""
     with TemporaryDirectory(prefix="splitmix-flower-") as folder:
         write_app(Path(folder), order)
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [program("flwr"), "run", folder, "local", "--stream"],
             env={**environment(site), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
@@ -59,26 +60,23 @@ def follow(site: Site, order: Order, tell: Callable[[str], None]) -> None:
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is ours
-        )
-        run, last = "", ""
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                run = run or "".join(re.findall(r"started run (\d+)", line))
-                words = COLOUR.sub("", line).strip()
-                last = words or last
-                if words and not words.startswith(CHATTER):
-                    tell(words)
-        except BaseException:
-            if run:
-                with suppress(UserError):
-                    flwr(site, "stop", run, "local")
-            raise
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-        if not run:
-            raise UserError(f"the SuperLink at {site.address} did not take the run: {last[-300:] or 'no answer'}")
+        ) as process:
+            try:
+                for line in process.stdout or ():
+                    run = run or "".join(re.findall(r"started run (\d+)", line))
+                    words = COLOUR.sub("", line).strip()
+                    last = words or last
+                    if words and not words.startswith(CHATTER):
+                        tell(words)
+            except BaseException:
+                if run:
+                    with suppress(UserError):
+                        flwr(site, "stop", run, "local")
+                raise
+            finally:
+                process.send_signal(signal.SIGTERM)
+    if not run:
+        raise UserError(f"the SuperLink at {site.address} did not take the run: {last[-300:] or 'no answer'}")
 
 
 def write_app(folder: Path, order: Order) -> None:
