@@ -13,7 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from splitmix.core.errors import UserError
 from splitmix.flower.node import app_for
 from splitmix.flower.server import Order, client_count, run_on_grid
-from splitmix.runs.run import Outcome, Watcher
+from splitmix.runs.finish import Outcome
+from splitmix.runs.progress import Watcher
 from splitmix.runs.setup import set_up
 
 QUIET = {
