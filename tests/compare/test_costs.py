@@ -24,7 +24,7 @@ from splitmix.compare.costs import (
     width_cost,
 )
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, cut
+from splitmix.core.parts import cut
 from splitmix.core.rounds import Federation, federate
 from splitmix.core.types import Part, Plan, Profile, Update
 from splitmix.core.width import Width
@@ -174,7 +174,7 @@ class Echo:
 
     def run(self, weights, jobs):
         for job in jobs:
-            got = cut(self.net, self.layout, weights, covering(job.parts))
+            got = cut(self.net, self.layout, weights, job.parts)
             yield Update(job.round, job.client, job.parts, got, 1, {"loss": 0.0})
 
 

@@ -54,6 +54,11 @@ class Account:
         """Numbers that travel down and up for one net of a width."""
         return cache(partial(_numbers, self.net, self.norm))
 
+    def tracked_at(self, width: Width) -> int:
+        """Numbers that travel beside a net for a width that is nested in it: the statistics that it tracks."""
+        names = self.net.statistic_names(width) if self.norm == "tracked" else ()
+        return sum(self.net.shapes(width)[name].numel() for name in names)
+
 
 @dataclass(frozen=True)
 class ClientCost:
@@ -131,13 +136,14 @@ def client_cost(account: Account, parts: Sequence[Part]) -> ClientCost:
     forward = round(Fraction(sum(cost.macs for cost in costs), len(costs)))
     parameters = account.cost_at(whole[0].width).parameters * len(whole)
     down, up = account.numbers_at(whole[0].width)
+    inner = sum(account.tracked_at(width) for width in {part.width for part in parts} - {whole[0].width})
     return ClientCost(
         in_words(account.objective, parts),
         forward,
         training_macs(forward, account.batch),
         training_bytes(parameters, max(cost.activations for cost in costs), account.batch),
-        down * len(whole),
-        up * len(whole),
+        (down + inner) * len(whole),
+        (up + inner) * len(whole),
     )
 
 
@@ -172,9 +178,11 @@ def in_words(objective: Objective, parts: Sequence[Part]) -> str:
 
 def replay(method: Method, profiles: Profiles, how: Federation) -> Iterator[tuple[Profile, tuple[Part, ...]]]:
     """Every job of a run, as it was or will be handed out: the client, and the parts that it trains."""
+    asked = 0
     for round in range(how.rounds):
         cohort = draw_cohort(profiles(round), how.cohort, how.seed, round)
-        assigned = method.assign(round, cohort)
+        assigned = method.after(asked).assign(round, cohort)
+        asked += len(cohort)
         yield from ((profile, parts) for profile in cohort if (parts := assigned.get(profile.client, ())))
 
 
