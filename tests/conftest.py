@@ -1,7 +1,7 @@
 """What all tests share: one thread, the same draws and terminal wherever they run, and what takes long to make."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,29 +90,3 @@ def model(bundle: "Bundle") -> "Model":
     from splitmix import Model
 
     return Model.load(bundle.path)
-
-
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle that the server serves."""
-    from helpers.bundles import random_bundle
-
-    return random_bundle(tmp_path_factory.mktemp("serve") / "digits.bundle", grid=True).path
-
-
-@pytest.fixture(scope="module")
-def server(served: Path) -> Iterator[str]:
-    """The address of a server."""
-    from helpers.serving import serving
-
-    with serving(served) as address:
-        yield address
-
-
-@pytest.fixture
-def alive(server: str) -> Iterator[str]:
-    """After whatever it was sent, the server still serves."""
-    import httpx
-
-    yield server
-    assert httpx.get(f"{server}/health", timeout=60).json()["status"] == "ok"

@@ -30,11 +30,16 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_domains_come_in_fedbns_order_in_colour_and_three_tenths(root):
+def test_domains_come_in_fedbns_order_in_colour_and_three_tenths_of_the_smallest(root):
     domains = digits_domains(root)
     assert [d.name for d in domains] == ["mnist", "svhn", "usps", "synthdigits", "mnist_m"]
     assert {d.x_train.shape for d in domains} == {(30, 8, 8, 3)}
     assert domains[0].x_train[7].tolist() == np.full((8, 8, 3), 7).tolist()
+    write(root / DIGITS_FILES["usps"], (8, 8), rows=51, tests=40)
+    assert {len(d.y_train) for d in digits_domains(root, percent=1.0)} == {50}
+    for percent in (0.25, 0):
+        with pytest.raises(UserError, match="whole number of tenths"):
+            digits_domains(root, percent=percent)
 
 
 def test_ten_clients_per_domain_have_consecutive_rows(root):
@@ -53,11 +58,6 @@ def test_a_substitute_stands_in_for_synthdigits_under_its_own_name(root):
     assert [d.name for d in digits_domains(root)] == ["mnist", "svhn", "usps", "synth_substitute", "mnist_m"]
 
 
-def test_the_smallest_domain_sets_the_size_of_all(root):
-    write(root / DIGITS_FILES["usps"], (8, 8), rows=51, tests=40)
-    assert {len(d.y_train) for d in digits_domains(root, percent=1.0)} == {50}
-
-
 def test_missing_files_are_all_named_with_the_way_to_set_the_root(root):
     (root / DIGITS_FILES["usps"]).unlink()
     (root / DIGITS_FILES["mnist_m"]).unlink()
@@ -67,13 +67,6 @@ def test_missing_files_are_all_named_with_the_way_to_set_the_root(root):
     for piece in ("usps.npz, digits/mnist_m.npz", str(root), "x_train", "--data-root", "SPLITMIX_DATA"):
         assert piece in message
     assert "svhn" not in message
-
-
-def test_a_part_that_is_no_number_of_tenths_is_refused(root):
-    with pytest.raises(UserError, match="whole number of tenths"):
-        digits_domains(root, percent=0.25)
-    with pytest.raises(UserError, match="whole number of tenths"):
-        digits_domains(root, percent=0)
 
 
 def test_a_file_with_unequal_arrays_is_named(root):
@@ -91,11 +84,6 @@ def test_cifar_clients_hold_three_classes_unless_asked_otherwise(root):
     assert describe_task(cifar_task(root, 1, clients=20, partition=Classes(2)))[0]["classes per client"] == "2"
 
 
-def test_a_missing_cifar_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"CIFAR-10 data is missing under .*cifar10\.npz"):
-        cifar_task(tmp_path)
-
-
 def test_the_whole_cifar_comes_before_its_subset_and_can_be_halved(root):
     write(root / "cifar10.npz", (8, 8, 3), rows=250, tests=100)
     assert cifar_task(root, clients=20).domains == ("cifar10",)
@@ -105,6 +93,8 @@ def test_the_whole_cifar_comes_before_its_subset_and_can_be_halved(root):
     assert len(half.test.labels) == 100
     with pytest.raises(UserError, match=r"percent 0 is outside"):
         cifar_task(root, percent=0)
+    with pytest.raises(UserError, match=r"CIFAR-10 data is missing under .*cifar10\.npz"):
+        cifar_task(root / "nowhere")
 
 
 @pytest.mark.skipif("SPLITMIX_DATA" not in os.environ, reason="SPLITMIX_DATA is not set")

@@ -1,5 +1,7 @@
 """Small bundles for the tests: real nets with random weights and statistics, packed as a run would be."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,13 @@ from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import make_config
 from splitmix.runs.finish import Outcome
 from splitmix.runtime.bundle import Bundle
+from splitmix.runtime.manifest import digest
 
 ATOM = Width(1, 16)  # four bases of it: tiny nets
 
 
 def random_bundle(
-    out: Path, *, net="digit", atom="1/8", bases=8, dual=True, classes=10, seed=0, wish=None, grid=None, **settings
+    out: Path, *, net="digit", atom="1/8", bases=8, dual=True, classes=10, seed=0, packing=None, grid=None, **settings
 ) -> Bundle:
     """A bundle of random bases in another order than they were trained; `grid` True makes up a measured table."""
     config = make_config({"task": "mini", "net": net, "atom": atom, "norm": "tracked", **settings})
@@ -26,7 +29,7 @@ def random_bundle(
     order = tuple(range(bases))[::-1]
     made = Outcome(made_up_result(net, atom, bases, config.norm), weights, order)
     measured = made_up_grid(atom, bases, dual) if grid else None
-    return bundle_outcome(config, made, Path(out), wish or Packing(image=NETS[net].image), measured)
+    return bundle_outcome(config, made, Path(out), packing or Packing(image=NETS[net].image), measured)
 
 
 def random_weights(net="digit", atom="1/8", bases=8, *, dual=True, classes=10, seed=0):
@@ -69,3 +72,34 @@ def made_up_grid(atom, bases, dual):
 
 def images(count, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, 28, 28, 3), dtype=np.uint8)
+
+
+def sealed(said) -> bytes:
+    """A manifest as someone would write it who knows how its hash is made."""
+    return json.dumps({**said, "sha256": digest(said)}).encode()
+
+
+def replace_base(folder: Path, number: int, data: bytes) -> None:
+    """Put other bytes in the place of a base, as someone would who knows where its hash is."""
+    (folder / f"base-{number}.safetensors").write_bytes(data)
+    said = json.loads((folder / "manifest.json").read_text())
+    said["bases"][number] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_bytes(sealed(said))
+
+
+def with_header(data: bytes, change, *, size: int | None = None) -> bytes:
+    """The bytes of a safetensors file with another header."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    change(header)
+    text = json.dumps(header).encode()
+    return (len(text) if size is None else size).to_bytes(8, "little") + text + data[end:]
+
+
+class StandingAttack:
+    """An attack that leaves the images as they are."""
+
+    name, weak = "none", True
+
+    def __call__(self, predict, x, y, rng):
+        return x.expand(len(predict(x[:2])), *x.shape)

@@ -4,9 +4,9 @@ import bz2
 import gzip
 import io
 import pickle
+import shutil
 import struct
 import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -165,8 +165,8 @@ def write_pictures(folder: Path, domains, classes, count=5, size=20) -> None:
                 write(folder / domain / name / f"{domain}_{i:03d}.jpg", encoded(grey))
 
 
-def write_domainnet(folder: Path, domains, classes, *, count=5, zipped=True) -> None:
-    """DomainNet's .zip files (or folders), and its lists: the last picture of each class is for testing."""
+def write_domainnet(folder: Path, domains, classes, *, zipped, count=3) -> None:
+    """DomainNet's .zip files or folders, and its lists: the last picture of each class is for testing."""
     base = folder / "domainnet"
     write_pictures(base, domains, [*classes, "zigzag"], count)
     for domain in domains:
@@ -177,13 +177,6 @@ def write_domainnet(folder: Path, domains, classes, *, count=5, zipped=True) -> 
                 lists[part] += f"{domain}/{name}/{domain}_{i:03d}.jpg {number + 17}\n"
         for part, lines in lists.items():
             write(base / f"{domain}_{part}.txt", lines.encode())
-        if zipped:
-            files = sorted((base / domain).rglob("*.jpg"))
-            with zipfile.ZipFile(base / f"{domain}.zip", "w") as archive:
-                for file in files:
-                    archive.write(file, file.relative_to(base).as_posix())
-            for file in files:
-                file.unlink()
-            for inner in sorted((base / domain).iterdir()):
-                inner.rmdir()
-            (base / domain).rmdir()
+        if domain in zipped:
+            shutil.make_archive(str(base / domain), "zip", base, domain)
+            shutil.rmtree(base / domain)

@@ -21,6 +21,7 @@ from splitmix.serve.app import make_app
 from splitmix.serve.limits import ServerLimits
 from splitmix.serve.server import address_of, bind, make_server
 
+HANGS = 600  # seconds until something is taken to hang; a busy machine is no failure
 OPEN = ServerLimits(rate=0)  # no limit on requests a second: tests come often
 PICTURES = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 3), dtype=np.uint8)
 PIXELS = PICTURES[0].tolist()
@@ -40,19 +41,26 @@ def _serve(bundle: Path, limits: ServerLimits, steps: int) -> Iterator[str]:
         server = make_server(app, limits, ready=started.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        assert started.wait(30), "the server did not start"
+        assert started.wait(HANGS), "the server did not start"
         try:
             yield address_of(listening)
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(HANGS)
             assert not thread.is_alive(), "the server did not stop"
+
+
+def get(address: str, path: str, **params) -> httpx.Response:
+    return httpx.get(f"{address}{path}", params=params or None, timeout=HANGS)
 
 
 def post(address: str, **body) -> httpx.Response:
     """A question in JSON; NaN and infinity are written as Python does, which is not JSON."""
-    text = json.dumps(body)
-    return httpx.post(f"{address}/api/predict", content=text, headers={"content-type": "application/json"}, timeout=60)
+    return post_raw(address, json.dumps(body), "application/json")
+
+
+def post_raw(address: str, data: str | bytes, kind: str) -> httpx.Response:
+    return httpx.post(f"{address}/api/predict", content=data, headers={"content-type": kind}, timeout=HANGS)
 
 
 def png(array, **options) -> bytes:
@@ -62,13 +70,13 @@ def png(array, **options) -> bytes:
 
 
 def send_file(address, data, **settings):
-    return httpx.post(f"{address}/api/predict", files={"image": ("x.png", data)}, data=settings, timeout=60)
+    return httpx.post(f"{address}/api/predict", files={"image": ("x.png", data)}, data=settings, timeout=HANGS)
 
 
-def raw(address: str, data: bytes, *, seconds: float = 30) -> bytes:
+def raw(address: str, data: bytes) -> bytes:
     """Whatever comes back for these bytes, until the other side hangs up."""
     host, port = address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=seconds) as line:
+    with socket.create_connection((host, int(port)), timeout=HANGS) as line:
         line.sendall(data)
         answer = b""
         while piece := line.recv(65536):

@@ -107,7 +107,7 @@ def test_half_the_bytes_give_the_same_answers(finished, tmp_path):
 
 
 def test_norms_are_never_stored_as_halves(tmp_path):
-    bundle = random_bundle(tmp_path / "half", atom="1/16", bases=1, wish=Packing("float16"))
+    bundle = random_bundle(tmp_path / "half", atom="1/16", bases=1, packing=Packing("float16"))
     dtypes = {name: value.dtype for name, value in load((bundle.path / "base-0.safetensors").read_bytes()).items()}
     assert {dtype for name, dtype in dtypes.items() if "norm" in name} == {torch.float32}
     assert {dtype for name, dtype in dtypes.items() if "norm" not in name} == {torch.float16}

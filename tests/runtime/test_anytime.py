@@ -21,18 +21,13 @@ def test_a_prediction_says_classes_probabilities_and_bases(model):
     assert found.milliseconds > 0
 
 
-def test_a_deadline_that_has_passed_leaves_one_base(model):
+@pytest.mark.parametrize(("deadline_ms", "bases"), [(1e-6, 1), (3_600_000, 3)])
+def test_a_deadline_that_has_passed_leaves_one_base_and_a_late_one_all_of_the_width(model, deadline_ms, bases):
     x = images(4)
-    found = model.predict(x, deadline_ms=1e-6)
-    assert found.bases.tolist() == [1] * 4
-    np.testing.assert_allclose(found.probabilities, model(x, "1/16").softmax(-1).numpy(), rtol=1e-4, atol=1e-6)
-
-
-def test_a_late_deadline_leaves_all_bases_of_the_width(model):
-    x = images(4)
-    found = model.predict(x, width="3/16", deadline_ms=60_000)
-    assert found.bases.tolist() == [3] * 4
-    np.testing.assert_allclose(found.probabilities, model(x, "3/16").softmax(-1).numpy(), rtol=1e-4, atol=1e-6)
+    found = model.predict(x, width="3/16", deadline_ms=deadline_ms)
+    assert found.bases.tolist() == [bases] * 4
+    shares = model(x, ATOM * bases).softmax(-1).numpy()
+    np.testing.assert_allclose(found.probabilities, shares, rtol=1e-4, atol=1e-6)
 
 
 class Clock:

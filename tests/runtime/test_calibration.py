@@ -7,18 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.bundles import images, random_bundle
+from helpers.bundles import StandingAttack, images, random_bundle
 from splitmix import Model
 from splitmix.core.errors import UserError
-
-
-class Standing:
-    """An attack that leaves the images as they are."""
-
-    name, weak = "none", True
-
-    def __call__(self, predict, x, y, rng):
-        return x.expand(len(predict(x[:2])), *x.shape)
 
 
 def test_calibrated_norms_have_the_statistics_of_the_images(model):
@@ -37,26 +28,21 @@ def test_calibrated_norms_have_the_statistics_of_the_images(model):
 def test_a_calibration_serves_all_widths_and_can_be_undone(model):
     x = images(32)
     before = {width: model(x, width, 0.3) for width in model.widths}
-    model.calibrate(x, attack=Standing())
+    model.calibrate(x, attack=StandingAttack())
+    once = {width: model(x, width, 0.3) for width in model.widths}
+    model.calibrate(x, attack=StandingAttack())  # twice is as once
     for width in model.widths:
-        assert not torch.allclose(model(x, width, 0.3), before[width], atol=1e-3)
+        assert torch.equal(model(x, width, 0.3), once[width])
+        assert not torch.allclose(once[width], before[width], atol=1e-3)
     model.uncalibrate()
     assert model.calibration is None
     for width in model.widths:
         assert torch.equal(model(x, width, 0.3), before[width])
 
 
-def test_calibrating_twice_is_calibrating_once(model):
-    x = images(20)
-    model.calibrate(x, attack=Standing())
-    once = model(x)
-    model.calibrate(x, attack=Standing())
-    assert torch.equal(model(x), once)
-
-
 def test_a_calibration_is_kept_beside_the_bundle(model, bundle, tmp_path):
     x = images(20)
-    model.calibrate(x, attack=Standing())
+    model.calibrate(x, attack=StandingAttack())
     file = model.save_calibration(tmp_path / "mine.safetensors")
     again = Model.load(bundle.path, calibration=file)
     assert torch.equal(again(x, robust=0.5), model(x, robust=0.5))
@@ -68,7 +54,7 @@ def test_bases_that_come_after_a_calibration_keep_their_own_statistics(bundle, m
     device = shutil.copytree(bundle.path, tmp_path / "device")
     parked = (device / "base-3.safetensors").rename(tmp_path / "parked")
     growing, x = Model.load(device), images(20)
-    growing.calibrate(x, attack=Standing())
+    growing.calibrate(x, attack=StandingAttack())
     file = growing.save_calibration()
     assert file == device / "calibration.safetensors"
     parked.rename(device / "base-3.safetensors")
@@ -79,7 +65,7 @@ def test_bases_that_come_after_a_calibration_keep_their_own_statistics(bundle, m
 
 
 def test_a_calibration_of_another_bundle_or_a_damaged_one_is_one_sentence(model, bundle, tmp_path):
-    model.calibrate(images(16), attack=Standing())
+    model.calibrate(images(16), attack=StandingAttack())
     file = model.save_calibration(tmp_path / "mine.safetensors")
     other = random_bundle(tmp_path / "other", atom="1/16", bases=4, seed=5)
     with pytest.raises(UserError, match="belongs to another bundle"):
@@ -93,23 +79,20 @@ def test_a_calibration_of_another_bundle_or_a_damaged_one_is_one_sentence(model,
         Model.load(other.path, calibration=True)
 
 
-def test_what_cannot_be_calibrated_or_saved_is_one_sentence(model):
+def test_what_cannot_be_calibrated_or_saved_is_one_sentence_and_single_norms_need_no_attack(model, tmp_path):
     with pytest.raises(UserError, match="15 images are too few to calibrate on; give 16 or more"):
         model.calibrate(images(15))
     with pytest.raises(UserError, match="has not been calibrated here"):
         model.save_calibration()
-
-
-def test_calibrating_single_norms_needs_no_attack(tmp_path):
-    model = Model.load(random_bundle(tmp_path / "single", atom="1/8", bases=2, dual=False).path)
-    model.calibrate(images(16))
-    assert model.calibration.attack is None
+    single = Model.load(random_bundle(tmp_path / "single", atom="1/16", bases=2, dual=False).path)
+    single.calibrate(images(16))
+    assert single.calibration.attack is None
 
 
 def test_a_thread_keeps_its_bases_while_others_calibrate_and_refresh(model):
     x = images(16)
     before = model(x, "1/8")
-    model.calibrate(x, attack=Standing())
+    model.calibrate(x, attack=StandingAttack())
     after = model(x, "1/8")
     model.uncalibrate()
 
@@ -120,7 +103,7 @@ def test_a_thread_keeps_its_bases_while_others_calibrate_and_refresh(model):
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(read, range(24))
         for _ in range(2):
-            model.calibrate(x, attack=Standing())
+            model.calibrate(x, attack=StandingAttack())
             model.refresh()
             model.uncalibrate()
         assert all(answers)

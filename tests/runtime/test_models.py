@@ -20,23 +20,23 @@ def model():
     return Model.load(packaged())
 
 
-def test_it_is_whole_and_small(model):
+def test_it_is_whole_small_and_package_data(model):
     assert [str(width) for width in model.widths] == ["1/8", "1/4", "3/8", "1/2", "5/8", "3/4", "7/8", "1"]
     assert model.dual
     assert model.manifest.storage == "float16"
     assert sum(file.stat().st_size for file in packaged().iterdir()) < 5e6
+    said = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["splitmix"]
+    for file in (*packaged().iterdir(), packaged().parent / "README.md"):
+        assert any(file.match(pattern) for pattern in said), file.name
 
 
-def test_it_was_measured_at_every_width_and_under_a_strong_attack(model):
+def test_it_was_measured_at_every_width_under_a_strong_attack_and_its_dials_pay_off(model):
     table = model.manifest.table
     dials = {(row.width, row.robust) for row in table.rows}
     assert dials == {(str(width), robust) for width in model.widths for robust in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)}
     assert not table.weak
     assert "PGD" in table.attack
     assert all(row.attacked_low <= row.attacked <= row.attacked_high for row in table.rows)
-
-
-def test_robustness_and_width_pay_off(model):
     rows = {(row.width, row.robust): row for row in model.manifest.table.rows}
     for width in ("1/2", "1"):
         assert rows[width, 1.0].attacked > rows[width, 0.0].attacked + 0.05
@@ -59,9 +59,3 @@ def test_it_says_how_it_was_made_but_not_where(model):
     page = (packaged().parent / "README.md").read_text()
     made = model.manifest.trained["command"]
     assert all(word in page for word in made.split(" --out ")[0].split(" -o "))
-
-
-def test_its_files_are_package_data():
-    said = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["splitmix"]
-    for file in (*packaged().iterdir(), packaged().parent / "README.md"):
-        assert any(file.match(pattern) for pattern in said), file.name

@@ -16,27 +16,18 @@ from splitmix.core.width import Width
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost, training_bytes
 from splitmix.runtime.plan import Limits, bases_that_fit, plan
-from splitmix.runtime.probe import Measured, cache_file, measure_widths, memory_mb, probe
+from splitmix.runtime.probe import Measured, cache_file, memory_mb, probe
 
 # one base costs a millisecond and a megabyte; accuracies are those of `made_up_grid`:
 # clean 0.6 + 0.3 * share of bases - 0.2 * robust, attacked 0.1 + 0.1 * share + 0.3 * robust, less 0.01
 DEVICE = tuple(Measured(Width(k, 16), ms=float(k), slow_ms=2.0 * k, mb=float(k)) for k in range(1, 5))
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    return random_bundle(tmp_path_factory.mktemp("plan") / "bundle", atom="1/16", bases=4, grid=True)
-
-
-@pytest.fixture(scope="module")
-def model(bundle):
-    return Model.load(bundle.path)
-
-
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def _quick_and_apart(tmp_path, monkeypatch):
+    """Devices are measured in five rounds, and remembered in a folder of the test's own."""
+    monkeypatch.setattr("splitmix.runtime.probe.ROUNDS", (5, 5))
     monkeypatch.setenv("SPLITMIX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def planned(model, prefer="clean", **limits):
@@ -71,16 +62,11 @@ def test_the_best_dial_within_limits(model, prefer, limits, expected, binding):
     assert (found.option.ms, found.option.mb) == (found.option.bases, found.option.bases)
 
 
-def test_accuracies_are_the_lower_ends_of_their_intervals(model):
+def test_accuracies_are_the_lower_ends_of_their_intervals_and_work_is_limited_too(model):
     found = planned(model)
-    assert found.option.clean == pytest.approx(0.89)
-    assert found.option.attacked == pytest.approx(0.19)
+    assert (found.option.clean, found.option.attacked) == (pytest.approx(0.89), pytest.approx(0.19))
     assert not planned(model, min_clean=0.895).fits  # the middle of the interval would do
-
-
-def test_work_is_limited_too(model):
-    macs = model.manifest.costs[1].macs
-    assert dial(planned(model, max_macs=macs)) == ("1/8", 0.0)
+    assert dial(planned(model, max_macs=model.manifest.costs[1].macs)) == ("1/8", 0.0)
 
 
 def test_if_nothing_fits_the_nearest_says_what_to_relax(model):
@@ -135,29 +121,29 @@ def test_a_bundle_that_was_never_attacked_promises_no_robustness(tmp_path):
         ({"max_mb": math.inf}, "max_mb inf is no limit"),
         ({"min_clean": 90}, "min_clean 90 is no limit; give a share from 0 to 1"),
         ({"min_robust": "much"}, "min_robust 'much' is no limit"),
+        ({"prefer": "fast"}, "unknown preference 'fast'"),
     ],
 )
-def test_limits_are_checked(limits, words):
+def test_limits_and_preferences_are_checked(model, limits, words):
     with pytest.raises(UserError, match=words):
-        Limits(**limits)
-
-
-def test_an_unknown_preference_is_one_sentence(model):
-    with pytest.raises(UserError, match="unknown preference 'fast'"):
-        planned(model, prefer="fast")
+        planned(model, **limits)
 
 
 # --- this device ---
 
 
-def test_a_device_is_measured_once_and_remembered(model, monkeypatch):
+def test_a_device_is_measured_once_and_remembered_but_not_in_the_bundle(model, monkeypatch):
+    before = sorted(model.bundle.path.iterdir())
     first = probe(model)
+    assert sorted(model.bundle.path.iterdir()) == before
     assert [row.width for row in first] == list(model.widths)
     assert all(0 < row.ms <= row.slow_ms for row in first)
     monkeypatch.setattr("splitmix.runtime.probe.measure_widths", lambda model: pytest.fail("it was measured again"))
     assert probe(model) == first
     monkeypatch.setattr("splitmix.runtime.probe.measure_widths", lambda model: list(DEVICE))
     assert probe(model, fresh=True) == DEVICE == probe(model)
+    monkeypatch.setenv("SPLITMIX_CACHE", str(model.bundle.path / "manifest.json"))  # no folder: nothing is kept
+    assert probe(model) == DEVICE == probe(model)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"rows": [{"width": "1/0"}]}', b"\xff", b'{"rows": 3}'])
@@ -168,29 +154,11 @@ def test_a_damaged_memory_is_measured_anew(model, monkeypatch, content):
     assert probe(model) == DEVICE
 
 
-def test_a_device_without_a_disk_measures_each_time(model, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("SPLITMIX_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr("splitmix.runtime.probe.measure_widths", lambda model: list(DEVICE))
-    assert probe(model) == DEVICE
-
-
-def test_nothing_is_written_into_the_bundle(model):
-    before = sorted(model.bundle.path.iterdir())
-    probe(model)
-    assert sorted(model.bundle.path.iterdir()) == before
-
-
 def test_memory_is_that_of_weights_and_living_activations(model):
     one, two = (memory_mb(model, width) for width in model.widths[:2])
     weights = 4 * model.manifest.costs[0].parameters / 1e6
     assert weights < one < weights + 0.3
     assert 1.8 < two / one < 2.1
-
-
-def test_widths_take_turns_when_they_are_measured(model):
-    found = measure_widths(model, seconds=0)
-    assert [row.width for row in found] == list(model.widths)
 
 
 # --- for training ---
@@ -209,7 +177,6 @@ def test_bases_that_fit_a_clients_memory(max_mb, bases):
 # --- commands ---
 
 
-@pytest.mark.slow
 def test_plan_and_probe_on_the_command_line(bundle, capsys):
     main(["probe", str(bundle.path), "--json"])
     rows = json.loads(capsys.readouterr().out)
@@ -224,7 +191,6 @@ def test_plan_and_probe_on_the_command_line(bundle, capsys):
     assert "can train 3 of 8 bases of digit: a budget of 3/8" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_calibrate_on_the_command_line(bundle, tmp_path, capsys):
     from PIL import Image
 

@@ -21,7 +21,7 @@ FLAGS = (
 )
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 DIGIT = [(0.3, 0.32), (0.58, 0.2), (0.55, 0.5), (0.5, 0.82)]  # a seven, nearly a one, in shares of the pad
-SLOW = 120_000  # milliseconds: a busy machine is no failure
+SLOW = 600_000  # milliseconds: a busy machine is no failure
 
 pytestmark = pytest.mark.slow
 
@@ -72,8 +72,8 @@ def answered(page):
     """Wait until what is done inside has been answered, and until nothing more is under way."""
     before = answers(page)
     yield
-    page.wait_for_function("before => Number(document.body.dataset.answers) > before", arg=before)
-    page.wait_for_timeout(300)
+    done = "before => Number(document.body.dataset.answers) > before && document.body.dataset.busy === 'false'"
+    page.wait_for_function(done, arg=before)
 
 
 def answers(page) -> int:
@@ -180,8 +180,10 @@ def colours(page, canvas: str) -> int:
     )
 
 
-def test_the_map_of_accuracies_marks_the_dial_and_sets_it(browser, address):
-    with opened(browser, address, "desktop") as page:
+def test_the_map_of_accuracies_marks_the_dial_and_sets_it_also_in_the_dark(browser, address):
+    with opened(browser, address, "desktop", color_scheme="dark") as page:
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+        keep(page, "desktop-5-dark")
         assert page.locator("#maps table").count() == 2
         assert page.locator("#maps td.here").count() == 2
         row = page.locator("#maps table").first.locator("tbody tr").nth(4)
@@ -222,30 +224,19 @@ def test_a_picture_file_can_be_opened(browser, address, tmp_path):
         assert "cannot be read" in text(page, "#trouble")
 
 
-def test_a_model_without_the_robustness_dial_says_why_it_cannot_be_turned(browser, tmp_path):
+def test_the_page_says_what_a_plain_model_cannot_do_and_when_its_server_has_gone(browser, tmp_path):
     random_bundle(tmp_path / "plain", dual=False, bases=3)
-    with serving(tmp_path / "plain") as plain, opened(browser, plain, "phone") as page:
+    context = browser.new_context()
+    context.set_default_timeout(SLOW)
+    page = context.new_page()
+    with serving(tmp_path / "plain") as plain:
+        page.goto(plain)
+        page.wait_for_selector("body[data-answers]")
         assert page.locator("#robust").is_disabled()
         assert "not trained for robustness" in page.locator("#robust-help").text_content()
         with answered(page):
             press(page, "#width", "ArrowLeft", 1)
         assert text(page, "#width-value") == "1/4"
-
-
-def test_the_page_is_dark_where_the_visitor_likes_it_dark(browser, address):
-    with opened(browser, address, "desktop", color_scheme="dark") as page:
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
-        keep(page, "desktop-5-dark")
-
-
-def test_the_page_says_so_when_the_server_has_gone(browser, tmp_path):
-    random_bundle(tmp_path / "two", bases=2)
-    context = browser.new_context()
-    context.set_default_timeout(SLOW)
-    page = context.new_page()
-    with serving(tmp_path / "two") as gone:
-        page.goto(gone)
-        page.wait_for_selector("body[data-answers]")
     press(page, "#width", "ArrowLeft", 1)
     page.wait_for_selector("#trouble:not([hidden])")
     assert "does not answer" in text(page, "#trouble")
@@ -254,6 +245,7 @@ def test_the_page_says_so_when_the_server_has_gone(browser, tmp_path):
 
 def test_the_description_of_the_interface_needs_no_script(browser, address):
     context = browser.new_context(java_script_enabled=False, viewport=SIZES["phone"])
+    context.set_default_timeout(SLOW)
     page = context.new_page()
     page.goto(f"{address}/docs")
     assert page.get_by_role("heading", name="POST /api/predict").is_visible()

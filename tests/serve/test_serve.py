@@ -1,6 +1,7 @@
-"""The server over a real socket: right answers at any dial, plans, many at once, and the command that starts it."""
+"""The server over a real socket: right answers at any dial, plans, many at once, its pages, and the command."""
 
 import asyncio
+import io
 import json
 import random
 import signal
@@ -8,16 +9,20 @@ import socket
 import subprocess
 import sys
 from base64 import b64decode
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.bundles import random_bundle
-from helpers.serving import PICTURES, PIXELS, png, post, send_file, serving
+from helpers.serving import HANGS, PICTURES, PIXELS, get, png, post, send_file, serving
+from splitmix.cli import main
 from splitmix.core.errors import UserError
-from splitmix.runtime.bundle import file_name, packaged
+from splitmix.runtime.bundle import file_name
 from splitmix.runtime.images import picture_from_file
 from splitmix.runtime.model import Model
 from splitmix.serve.server import bind
@@ -26,13 +31,8 @@ pytestmark = pytest.mark.slow  # a real server on a real socket
 
 
 @pytest.fixture(scope="module")
-def bundle(served):
-    return served
-
-
-@pytest.fixture(scope="module")
-def model(bundle):
-    return Model.load(bundle)
+def model(served):
+    return Model.load(served)
 
 
 def expected(model, picture, width, robust):
@@ -54,13 +54,10 @@ def test_an_answer_is_the_one_of_the_model_at_that_dial(server, model, width, ro
     assert said["macs"] == model.manifest.costs[len(votes) - 1].macs
 
 
-def test_a_file_is_answered_like_its_pixels(server):
+def test_a_file_is_answered_like_its_pixels_and_a_grey_picture_may_leave_its_channels_out(server):
     by_pixels = post(server, pixels=PIXELS, width="1/2", robust=0.2).json()
     by_file = send_file(server, png(PICTURES[0]), width="1/2", robust="0.2").json()
     assert by_file["probabilities"] == by_pixels["probabilities"]
-
-
-def test_a_grey_picture_may_leave_its_channels_out(server):
     grey = PICTURES[0, :, :, 0]
     rgb = np.repeat(grey[..., None], 3, -1)
     assert post(server, pixels=grey.tolist()).json()["label"] == post(server, pixels=rgb.tolist()).json()["label"]
@@ -85,43 +82,31 @@ def test_an_attacked_picture_is_near_the_given_one_and_answered_as_it_is_shown(s
     assert hit["target"] == said["label"]
     assert hit["fooled"] == (hit["label"] != hit["target"])
     assert hit["attack"].startswith("L-inf PGD")
+    for label in ("3", 4):  # it leads away from the true class if that is known
+        assert post(server, pixels=PIXELS, attack=True, label=label).json()["attacked"]["target"] == str(label)
 
 
-def test_an_attack_leads_away_from_the_true_class_if_it_is_known(server):
-    assert post(server, pixels=PIXELS, attack=True, label="3").json()["attacked"]["target"] == "3"
-    assert post(server, pixels=PIXELS, attack=True, label=4).json()["attacked"]["target"] == "4"
-
-
-def test_the_model_tells_its_widths_costs_and_table(server, model):
-    said = httpx.get(f"{server}/api/model").json()
+def test_the_server_tells_of_its_model_and_shows_the_manifest_on_disk(server, served, model):
+    said = get(server, "/api/model").json()
     assert said["widths"] == [str(width) for width in model.widths]
     assert said["costs"][3] == model.manifest.costs[3].model_dump()
     assert len(said["table"]["rows"]) == 8 * 4
     assert said["dual"]
+    assert get(server, "/api/manifest").json() == json.loads((served / "manifest.json").read_text())
 
 
-def test_the_manifest_is_the_one_on_disk(server, bundle):
-    assert httpx.get(f"{server}/api/manifest").json() == json.loads((bundle / "manifest.json").read_text())
-
-
-def test_what_has_not_arrived_is_not_served(bundle, tmp_path):
-    for name in ("manifest.json", *map(file_name, range(3))):
-        (tmp_path / name).write_bytes((bundle / name).read_bytes())
-    with serving(tmp_path) as address:
-        said = httpx.get(f"{address}/api/model").json()
-        assert said["widths"] == ["1/8", "1/4", "3/8"]
-        assert {row["width"] for row in said["table"]["rows"]} == {"1/8", "1/4", "3/8"}
-        assert post(address, pixels=PIXELS).json()["bases"] == 3
-        assert post(address, pixels=PIXELS, width="1/2").status_code == 422
-
-
-def test_a_model_without_the_robustness_dial_says_so(tmp_path):
-    random_bundle(tmp_path / "plain", dual=False, bases=2)
-    with serving(tmp_path / "plain") as address:
-        assert post(address, pixels=PIXELS, robust=0).status_code == 200
+def test_what_has_not_arrived_or_is_not_there_is_not_served(tmp_path):
+    whole = random_bundle(tmp_path / "whole", atom="1/16", dual=False, bases=4).path
+    (whole / file_name(3)).unlink()
+    with serving(whole) as address:
+        said = get(address, "/api/model").json()
+        assert said["widths"] == ["1/16", "1/8", "3/16"]
+        assert {row["width"] for row in said["table"]["rows"]} == {"1/16", "1/8", "3/16"}
+        assert post(address, pixels=PIXELS, robust=0).json()["bases"] == 3
+        assert post(address, pixels=PIXELS, width="1/4").status_code == 422
         refused = post(address, pixels=PIXELS, robust=0.5)
-    assert refused.status_code == 422
-    assert "no robustness dial" in refused.json()["error"]
+        assert refused.status_code == 422
+        assert "no robustness dial" in refused.json()["error"]
 
 
 # --- plans ---
@@ -129,24 +114,22 @@ def test_a_model_without_the_robustness_dial_says_so(tmp_path):
 
 def test_a_plan_keeps_to_its_limits_however_it_is_asked_for(server, model):
     limits = {"max_macs": 5e6, "min_clean": 0.5, "prefer": "robust"}
-    said = httpx.get(f"{server}/api/plan", params=limits, timeout=120).json()
-    assert httpx.post(f"{server}/api/plan", json=limits, timeout=120).json() == said
+    said = get(server, "/api/plan", **limits).json()
+    assert httpx.post(f"{server}/api/plan", json=limits, timeout=HANGS).json() == said
     assert said["fits"]
     assert said["binding"] == ["max_macs"]
     assert (said["option"]["width"], said["option"]["robust"]) == ("1/2", 1.0)
     assert said["option"]["macs"] == model.manifest.costs[3].macs <= 5e6
     assert said["option"]["ms"] > 0
-
-
-def test_a_plan_that_cannot_be_says_what_to_relax(server):
-    said = httpx.post(f"{server}/api/plan", json={"min_clean": 0.999}, timeout=120).json()
+    said = get(server, "/api/plan", min_clean=0.999).json()  # which cannot be: it says what to relax
     assert not said["fits"]
     assert said["option"]["clean"] >= said["relax"]["min_clean"] > 0.8
 
 
 @pytest.mark.parametrize("limits", [{"max_ms": "nan"}, {"max_ms": -1}, {"min_clean": 2}, {"prefer": "luck"}, {"x": 1}])
 def test_limits_that_cannot_be_are_one_sentence(alive, limits):
-    for refused in (httpx.get(f"{alive}/api/plan", params=limits), httpx.post(f"{alive}/api/plan", json=limits)):
+    posted = httpx.post(f"{alive}/api/plan", json=limits, timeout=HANGS)
+    for refused in (get(alive, "/api/plan", **limits), posted):
         assert refused.status_code == 422
         assert next(iter(limits)) in refused.json()["error"]
 
@@ -155,12 +138,12 @@ def test_limits_that_cannot_be_are_one_sentence(alive, limits):
 
 
 def test_many_clients_with_random_dials_get_the_answers_of_the_model(server, model):
-    """The short version of benchmarks/serve.py: 64 clients, each with a few questions, all at once."""
+    """The short version of benchmarks/serve.py: 64 clients, each with two questions, all at once."""
     known: dict = {}
 
     async def client(number, web):
         rng = random.Random(number)
-        for _ in range(6):
+        for _ in range(2):
             asked = (rng.randrange(len(PICTURES)), rng.choice(model.widths), rng.choice([0, 0.3, 0.5, 1]))
             body = {"pixels": PICTURES[asked[0]].tolist(), "width": str(asked[1]), "robust": asked[2]}
             said = await web.post(f"{server}/api/predict", json=body)
@@ -168,68 +151,92 @@ def test_many_clients_with_random_dials_get_the_answers_of_the_model(server, mod
             known.setdefault(asked, []).append(said.json()["probabilities"])
 
     async def crowd():
-        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=64)) as web:
+        async with httpx.AsyncClient(timeout=HANGS, limits=httpx.Limits(max_connections=64)) as web:
             await asyncio.gather(*(client(i, web) for i in range(64)))
 
     asyncio.run(crowd())
-    assert sum(map(len, known.values())) == 64 * 6
+    assert sum(map(len, known.values())) == 64 * 2
     for (picture, width, robust), answers in known.items():
         shares = expected(model, PICTURES[picture], width, robust)
         for answer in answers:
             torch.testing.assert_close(torch.tensor(answer), shares)
 
 
+# --- its pages, which need nothing from elsewhere, its description and its metrics ---
+
+
+def test_the_pages_keep_the_browser_to_ourselves(server):
+    for path in ("/", "/docs", *(f"/static/{n}" for n in ("app.js", "views.js", "pad.js", "style.css")), "/nothing"):
+        found = get(server, path)
+        assert "default-src 'none'" in found.headers["content-security-policy"]
+        assert found.headers["x-content-type-options"] == "nosniff"
+        assert "server" not in found.headers
+        text = found.text.replace(server, "")
+        assert "http://" not in text
+        assert "https://" not in text
+
+
+def test_the_description_names_every_path(server):
+    page = get(server, "/docs").text
+    paths = get(server, "/openapi.json").json()["paths"]
+    assert {"/api/predict", "/api/plan", "/api/manifest", "/api/model", "/health", "/metrics"} == set(paths)
+    assert all(path in page for path in paths)
+    assert "deadline_ms" in page
+
+
+def test_the_examples_are_the_first_test_pictures_of_each_domain(server, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from page_examples import sheet
+
+    shown = np.asarray(Image.open(io.BytesIO(get(server, "/static/examples.png").content)))
+    drawn, domains = sheet()
+    about = get(server, "/static/examples.json").json()
+    assert (about["domains"], about["labels"]) == (domains, list(range(10)))
+    assert np.abs(shown.astype(int) - drawn).mean() < 3  # another Pillow draws edges a little differently
+
+
+def test_prometheus_can_read_what_was_answered(server):
+    post(server, pixels=PIXELS, width="1/8")
+    get(server, "/no/such/path")
+    families = {family.name: family for family in text_string_to_metric_families(get(server, "/metrics").text)}
+    counted = {(s.labels["path"], s.labels["status"]) for s in families["splitmix_requests"].samples if s.labels}
+    assert {("/api/predict", "200"), ("other", "404")} <= counted
+    assert any(s.labels.get("width") == "1/8" for s in families["splitmix_prediction_seconds"].samples)
+
+
 # --- the command ---
 
 
-def command(*words):
-    return [sys.executable, "-m", "splitmix", "serve", *map(str, words)]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_until_it_is_told_to_stop(bundle, sign):
-    with subprocess.Popen(
-        command(bundle, "--port", 0), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
+def test_the_command_serves_until_it_is_told_to_stop(served, sign):
+    """A bundle that is named, or the one in the package."""
+    bundle = [served] if sign == signal.SIGTERM else []
+    words = [sys.executable, "-m", "splitmix", "serve", *bundle, "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         line = run.stdout.readline()
         address = next(word for word in line.split() if word.startswith("http://"))
-        assert httpx.get(f"{address}/health", timeout=60).status_code == 200
+        said = get(address, "/api/model").json()
         run.send_signal(sign)
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=HANGS)
     assert (run.returncode, out, err) == (0, "Stopped.\n", "")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not packaged().is_dir(), reason="the package has no bundle to serve")
-def test_without_a_bundle_it_serves_the_one_in_the_package():
-    with subprocess.Popen(command("--port", 0), stdout=subprocess.PIPE, text=True) as run:
-        address = next(word for word in run.stdout.readline().split() if word.startswith("http://"))
-        said = httpx.get(f"{address}/api/model", timeout=60).json()
-        run.terminate()
-        run.communicate(timeout=60)
     assert said["dual"]
     assert any(row["attacked"] for row in said["table"]["rows"])
 
 
-def test_a_port_in_use_is_a_sentence():
+def test_an_address_that_cannot_be_taken_is_a_sentence():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(UserError, match="in use; give another --port"):
             bind("127.0.0.1", other.getsockname()[1])
+    for host, port in (("127.0.0.1", 70_000), ("no.such.host.invalid", 0), ("192.0.2.1", 0)):
+        with pytest.raises(UserError, match="give"):
+            bind(host, port)
 
 
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("no.such.host.invalid", 0), ("192.0.2.1", 0)])
-def test_an_address_that_cannot_be_is_a_sentence(host, port):
-    with pytest.raises(UserError, match="give"):
-        bind(host, port)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--rate", "nan"], ["--threads", "0"], ["/no/such/bundle"], ["--port", "-1"]])
-def test_a_mistake_on_the_command_line_is_a_sentence(words):
-    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.startswith("splitmix: ")
-    assert done.stderr.count("\n") == 1
+def test_a_mistake_on_the_command_line_is_a_sentence(words, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["serve", *words])
+    said = capsys.readouterr().err
+    assert (left.value.code, said.startswith("splitmix: "), said.count("\n")) == (2, True, 1)

@@ -94,8 +94,8 @@ class Model:
         self.bundle = bundle
         self.default = Dial()
         self._turning, self._changing = Lock(), Lock()
-        mixer = Mixer(bundle.manifest.build(), bundle.manifest.width)
-        self._held = Held.of(mixer, bundle.read(range(bases)), calibration)
+        weights = bundle.read(range(bases))  # first of all: it refuses what is damaged
+        self._held = Held.of(Mixer(bundle.manifest.build(), bundle.manifest.width), weights, calibration)
 
     @classmethod
     def load(

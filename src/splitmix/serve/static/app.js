@@ -164,14 +164,14 @@ async function ask() {
     state.again = true;
     return;
   }
-  state.busy = true;
+  state.busy = document.body.dataset.busy = true;
   do {
     state.again = false;
     const began = performance.now();
     await askOnce().catch((error) => trouble(error.message));
     await new Promise((resolve) => setTimeout(resolve, Math.max(0, PAUSE - (performance.now() - began))));
   } while (state.again);
-  state.busy = false;
+  state.busy = document.body.dataset.busy = false;
 }
 
 async function askOnce() {
