@@ -39,9 +39,9 @@ METHODS["randomwindow"] = RandomWindow.for_setting  # the line that makes it kno
 
 
 def main() -> None:
-    task = make_task("pen", mini_domains()[:1], clients=8, val_ratio=0.25)  # the first domain of the embedded task
+    task = make_task("pen", mini_domains()[:1], clients=4, val_ratio=0.25)  # the first domain of the embedded task
     print(f"{'method':14}{'width 1/8':>11}{'width 1/4':>11}")
-    for method in ("heterofl", "fedrolex", "randomwindow"):
+    for method in ("heterofl", "randomwindow"):
         model = splitmix.train(task, method=method, rounds=4, budgets="1/8 1/4", workers=1, progress=False)
         rows = [row for row in model.result["scores"] if row["norm"] == "client"]
         print(f"{method:14}" + "".join(f"{row['accuracy']:>11.1%}" for row in rows))

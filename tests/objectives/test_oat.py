@@ -153,7 +153,7 @@ def test_one_net_learns_to_be_accurate_and_to_be_robust():
     job = Train(0, 0, (whole,), Plan(lr=0.1, epochs=10, batch=16), seed=1)
     start, data = net.init(Layout(1, FULL), seed=0, tracked=True), ClientData(*[toy_split(240)] * 3)
     weights = train_client(job, net, start, data, OnceForAll(attack), {}).weights
-    x, y = toy_split(200, seed=9).batch(torch.arange(200))
+    x, y = toy_split(120, seed=9).batch(torch.arange(120))
 
     def accuracies(robust):
         def predict(images):
