@@ -10,10 +10,10 @@ from statistics import fmean
 from evidence import RESULTS, Row, distinct, read_rows, where
 
 from splitmix.report.drawing import save
-from splitmix.report.grid_page import Point, tradeoff
+from splitmix.report.grid_page import TradeoffPoint, attack_tradeoff
 
 NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT"}
-Curve = list[Point]
+Curve = list[TradeoffPoint]
 
 
 def main() -> None:
@@ -21,17 +21,17 @@ def main() -> None:
     joint, only = where(rows, part="joint"), where(rows, part="only")
     widths = {f"width {width}": curve(where(joint, width=width)) for width in distinct(joint, "width")}
     title = "One model, both dials: each width from accurate (dial 0) to robust (dial 1)"
-    one = tradeoff(widths, joint[0]["attack"], title, "a point for each dial")
+    one = attack_tradeoff(widths, joint[0]["attack"], title, "a point for each dial")
     title = "One model with a dial beside a separate model for each trade"
     kinds = {name: averaged(only, kind) for kind, name in NAMES.items()}
-    many = tradeoff(kinds, only[0]["attack"], title, "mean over seeds; a point for each weight or dial")
+    many = attack_tradeoff(kinds, only[0]["attack"], title, "mean over seeds; a point for each weight or dial")
     for name, picture in {"joint": one, "only": many}.items():
         save(picture, RESULTS / f"robustness-{name}.png")
 
 
 def curve(rows: Iterable[Row]) -> Curve:
     """The points of one model or of one kind and seed, less robust first."""
-    points = [Point(row.get("point", f"{row['robust']:g}"), row["clean"], row["attacked"]) for row in rows]
+    points = [TradeoffPoint(row.get("point", f"{row['robust']:g}"), row["clean"], row["attacked"]) for row in rows]
     return sorted(points, key=lambda point: float(point.name))
 
 
@@ -39,7 +39,7 @@ def averaged(rows: Sequence[Row], kind: str) -> Curve:
     """A kind's curve over seeds, point by point."""
     curves = [curve(where(rows, kind=kind, seed=seed)) for seed in distinct(rows, "seed", kind=kind)]
     return [
-        Point(points[0].name, fmean(p.clean for p in points), fmean(p.attacked for p in points))
+        TradeoffPoint(points[0].name, fmean(p.clean for p in points), fmean(p.attacked for p in points))
         for points in zip(*curves, strict=True)
     ]
 
@@ -63,11 +63,11 @@ def undominated(separate: Curve) -> Curve:
     return front[::-1]
 
 
-def gap(point: Point, front: Sequence[Point]) -> float | None:
+def gap(point: TradeoffPoint, front: Sequence[TradeoffPoint]) -> float | None:
     """How far a point is above the straight lines between the points of a front.
 
-    >>> front = [Point("0", 0.8, 0.4), Point("1", 0.6, 0.6)]
-    >>> round(gap(Point("", 0.75, 0.5), front), 3), gap(Point("", 0.75, 0.7), front)
+    >>> front = [TradeoffPoint("0", 0.8, 0.4), TradeoffPoint("1", 0.6, 0.6)]
+    >>> round(gap(TradeoffPoint("", 0.75, 0.5), front), 3), gap(TradeoffPoint("", 0.75, 0.7), front)
     (0.05, None)
     """
     if point.attacked > front[-1].attacked:

@@ -12,7 +12,8 @@ from helpers.pages import Tags
 from splitmix.compare import figures as compare_figures
 from splitmix.compare import maps as compare_maps
 from splitmix.compare.costs_file import read_costs
-from splitmix.compare.page import headline, write_comparison
+from splitmix.compare.page import comparison_headline as headline
+from splitmix.compare.page import write_comparison
 from splitmix.compare.standings import (
     asks_too_much,
     compared_widths,
@@ -225,12 +226,12 @@ def test_runs_without_costs_or_validation_have_a_smaller_page(entry, tmp_path):
 
 def test_pictures_say_a_fact_from_the_numbers(three):
     titles = [
-        compare_figures.tradeoff(three).alt,
-        compare_figures.convergence(three).alt,
-        compare_figures.convergence(three, "seconds").alt,
+        compare_figures.price_tradeoff(three).alt,
+        compare_figures.learning_race(three).alt,
+        compare_figures.learning_race(three, "seconds").alt,
         compare_maps.client_boxes(three).alt,
         compare_maps.domain_losses(three).alt,
-        compare_maps.coverage(three).alt,
+        compare_maps.coverage_map(three).alt,
     ]
     assert [title.split(";")[0] for title in titles] == [
         "Unbeaten at its price in MACs: splitmix at 4 widths",

@@ -10,19 +10,21 @@ from splitmix.cli import main
 from splitmix.compare.compare import compared_runs
 from splitmix.compare.contenders import parse_contenders, with_rates
 from splitmix.compare.suite import Workshop
-from splitmix.compare.tune import RatesToTry, trial_runs, tune
 from splitmix.compare.tuning import (
+    RatesToTry,
     best_round,
     read_rates,
     read_tuning,
+    trial_runs,
+    tune,
     tuning_table,
     with_choice,
     with_trial,
-    write_tuning,
 )
 from splitmix.core.errors import UserError
 from splitmix.runs import run
 from splitmix.runs.folder import RunFolder
+from splitmix.runs.records import write_record
 
 
 def trial(method, lr, accuracy, seed=1):
@@ -109,7 +111,7 @@ def test_the_table_shows_every_rate_and_marks_the_chosen():
 
 
 def test_a_record_comes_back_from_its_file_or_folder(tmp_path):
-    write_tuning(tmp_path, FULL)
+    write_record(tmp_path / "tuning.json", FULL)
     assert read_tuning(tmp_path / "tuning.json") == FULL
     assert read_rates(tmp_path, "mini") == read_rates(tmp_path / "tuning.json", "mini") == {"splitmix": 0.1}
 
@@ -118,7 +120,7 @@ def test_a_record_comes_back_from_its_file_or_folder(tmp_path):
     ("text", "words"),
     [
         ("{", "no tuning record"),
-        ("[]", "no tuning record"),
+        ("[]", "schema None"),
         ('{"schema": 1}', "no tuning record"),
         (None, "there is no"),
     ],
@@ -133,10 +135,10 @@ def test_what_is_no_record_is_one_sentence(tmp_path, text, words):
 
 
 def test_a_record_of_another_schema_or_task_is_refused(tmp_path):
-    write_tuning(tmp_path, FULL | {"schema": 2})
+    write_record(tmp_path / "tuning.json", FULL | {"schema": 2})
     with pytest.raises(UserError, match="schema 2"):
         read_rates(tmp_path, "mini")
-    write_tuning(tmp_path, FULL)
+    write_record(tmp_path / "tuning.json", FULL)
     with pytest.raises(UserError, match="tuned on mini, not on digits"):
         read_rates(tmp_path, "digits")
 

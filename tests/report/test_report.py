@@ -13,7 +13,8 @@ from helpers.pages import Tags
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.report import figures
-from splitmix.report.run_page import headline, write_report
+from splitmix.report.run_page import run_headline as headline
+from splitmix.report.run_page import write_report
 from splitmix.runs.records import read_config, read_metrics, read_result
 
 pytestmark = pytest.mark.slow  # draws every picture

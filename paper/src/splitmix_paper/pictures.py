@@ -12,8 +12,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.width import parse_width
 from splitmix.data.tasks import find_task
 from splitmix.report import drawing
-from splitmix.report.budgets import COLOURS
-from splitmix.report.drawing import GREY, Line, NothingToDrawError, Picture, in_style, paper, shade, short
+from splitmix.report.drawing import COLOURS, GREY, Line, NothingToDrawError, Picture, in_style, paper, shade, short
 from splitmix_paper.found import Found, Row, learning_curve
 from splitmix_paper.printed import SCALINGS, WIDTHS
 from splitmix_paper.rows import turned
@@ -329,7 +328,7 @@ def _draws(found: Found, rows: Sequence[Row], root: Any) -> Iterator[Draw]:
     elif shown == "clients" and whole:
         yield partial(compare_maps.client_boxes, list(found.runs.values()))
     elif shown == "domains" and whole:
-        yield partial(compare_maps.coverage, found.picked(SPLITMIX, SHETEROFL))
+        yield partial(compare_maps.coverage_map, found.picked(SPLITMIX, SHETEROFL))
         yield partial(compare_maps.domain_losses, list(found.runs.values()))
     elif shown == "samples":
         for task in _sampled(found):

@@ -16,9 +16,8 @@ from splitmix.compare.contenders import parse_contenders, with_rates
 from splitmix.compare.page import as_json as comparison_rows
 from splitmix.compare.standings import cost_table, overview_table
 from splitmix.compare.suite import Workshop
-from splitmix.compare.tune import RATES, RatesToTry
-from splitmix.compare.tune import tune as tune_methods
-from splitmix.compare.tuning import read_rates, tuning_table
+from splitmix.compare.tuning import RATES, RatesToTry, read_rates, tuning_table
+from splitmix.compare.tuning import tune as tune_methods
 from splitmix.core.errors import UserError
 from splitmix.runs.config import make_config, read_settings
 from splitmix.runs.progress import terminal_watcher

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from splitmix.cli.options import Json, Words, parse_size
 from splitmix.cli.output import say, show_json, show_table
-from splitmix.compare.costs import account_for, budgets_for, client_table, mix_table, records, width_table
+from splitmix.compare.costs import account_for, budgets_for, client_table, mix_table, serving_table
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width, check_multiple, parse_width
 from splitmix.nets import find_net
@@ -63,13 +63,13 @@ def cost(
 
     def count(size: tuple[int, ...]) -> tuple[Table, Table]:
         account = account_for(method or "splitmix", build, size, atom=base, budgets=clients, batch=batch)
-        served = mix_table(net, build, size, base, widths) if method is None else width_table(net, account, widths)
+        served = mix_table(net, build, size, base, widths) if method is None else serving_table(net, account, widths)
         return served, client_table(account, clients)
 
     served, asked = cost_of(net, build, image, count)
     if as_json:
-        rows, about = records(served), {"net": net, "method": method, "atom": str(base), "batch": batch}
-        show_json(rows if method is None else {**about, "widths": rows, "clients": records(asked)})
+        rows, about = served.records(), {"net": net, "method": method, "atom": str(base), "batch": batch}
+        show_json(rows if method is None else {**about, "widths": rows, "clients": asked.records()})
     else:
         show_table(served)
         say("")

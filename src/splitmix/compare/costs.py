@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property, partial
-from typing import Any
 
 from splitmix.core.errors import UserError
 from splitmix.core.method import Method
@@ -88,7 +87,7 @@ class Spent:
 
 
 def account_for(
-    method: str | Mapping[str, Any],
+    method: str | Mapping[str, object],
     build: Build,
     image: Image,
     *,
@@ -212,7 +211,7 @@ def mix_table(net: str, build: Build, image: Image, atom: Width, widths: Iterabl
     return Table(f"Cost of {net}", columns, rows, caption)
 
 
-def width_table(net: str, account: Account, widths: Sequence[Width] = ()) -> Table:
+def serving_table(net: str, account: Account, widths: Sequence[Width] = ()) -> Table:
     """What each of the widths costs to serve; all that the method serves, if none are given."""
     parts = {width: account.method.compose(width) for width in widths or account.method.widths}
     rows = [[str(width), len(parts[width]), *astuple(width_cost(account, width))] for width in parts]
@@ -235,11 +234,6 @@ def client_table(account: Account, budgets: Iterable[Width]) -> Table:
     )
     rows = [[str(budget), *astuple(found)] for budget, found in budget_costs(account, budgets).items()]
     return Table(f"A client's round under {type(account.method).__name__}", columns, rows, caption)
-
-
-def records(table: Table) -> list[dict[str, Any]]:
-    """The raw values of a table, for JSON."""
-    return [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
 
 
 def budgets_for(text: str, atom: Width) -> tuple[Width, ...]:

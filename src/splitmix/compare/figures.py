@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from splitmix.compare.standings import MethodRuns, SeedRun, Standing, compared_widths, standings
 from splitmix.core.width import parse_width
 from splitmix.report import drawing
-from splitmix.report.budgets import COLOURS
-from splitmix.report.drawing import GREY, INK, PALE, NothingToDrawError, Picture, in_style, paper, short
+from splitmix.report.drawing import COLOURS, GREY, INK, PALE, NothingToDrawError, Picture, in_style, paper, short
 from splitmix.report.figures import named
 from splitmix.report.pages import duration
 from splitmix.report.tables import human
@@ -77,22 +76,22 @@ def undominated(points: Sequence[Standing], price: str) -> list[Standing]:
         point
         for point in points
         if not any(
-            cost_of(other, price) <= cost_of(point, price)
+            price_of(other, price) <= price_of(point, price)
             and other.mean >= point.mean
-            and (cost_of(other, price), -other.mean) != (cost_of(point, price), -point.mean)
+            and (price_of(other, price), -other.mean) != (price_of(point, price), -point.mean)
             for other in points
         )
     ]
 
 
-def cost_of(standing: Standing, price: str) -> int:
+def price_of(standing: Standing, price: str) -> int:
     return getattr(standing, price) or 0
 
 
 @in_style
-def tradeoff(entries: Sequence[MethodRuns], price: str = "macs") -> Picture:
+def price_tradeoff(entries: Sequence[MethodRuns], price: str = "macs") -> Picture:
     """Accuracy against MACs or parameters, a line for each method; what nobody beats at its price is ringed."""
-    found = [s for width in all_widths(entries) for s in standings(entries, width) if cost_of(s, price)]
+    found = [s for width in all_widths(entries) for s in standings(entries, width) if price_of(s, price)]
     if not found:
         raise NothingToDrawError(f"the results have no {PRICES[price]} to draw")
     front = undominated([standing for standing in found if not standing.over_budget], price)
@@ -106,11 +105,11 @@ def tradeoff(entries: Sequence[MethodRuns], price: str = "macs") -> Picture:
     )
     colours = {entry.label: style[name].colour for name, group in groups.items() for entry in group}
     for name, group in groups.items():
-        points = sorted((s for s in found if s.label in {e.label for e in group}), key=lambda s: cost_of(s, price))
+        points = sorted((s for s in found if s.label in {e.label for e in group}), key=lambda s: price_of(s, price))
         _price_line(axes, points, price, style[name])
     _name_widths(axes, [s for s in found if s.width in compared_widths(entries)], price, colours)
     for standing in front:
-        axes.plot(cost_of(standing, price), 100 * standing.mean, "o", mfc="none", mec=INK, ms=11, mew=0.9, zorder=5)
+        axes.plot(price_of(standing, price), 100 * standing.mean, "o", mfc="none", mec=INK, ms=11, mew=0.9, zorder=5)
     count_axis(axes)
     axes.set_xlabel("MACs per image" if price == "macs" else "parameters")
     axes.margins(x=0.06, y=0.1)
@@ -123,7 +122,7 @@ def _name_widths(axes: "Axes", points: Sequence[Standing], price: str, colours: 
     """Write each width above its point; where methods share its price, above the best of them."""
     best: dict[tuple[str, int], Standing] = {}
     for point in sorted(points, key=lambda point: point.mean):
-        best[point.width, cost_of(point, price)] = point
+        best[point.width, price_of(point, price)] = point
     for (width, x), point in best.items():
         place = (x, 100 * (point.mean + (point.spread or 0)))
         colour = GREY if point.over_budget else colours[point.label]
@@ -143,7 +142,7 @@ def count_axis(axes: "Axes") -> None:
 
 def _price_line(axes: "Axes", points: Sequence[Standing], price: str, look: Look) -> None:
     """One method, with the spread over seeds at each point."""
-    line = [(float(cost_of(s, price)), 100 * s.mean) for s in points]
+    line = [(float(price_of(s, price)), 100 * s.mean) for s in points]
     drawing.draw_line(axes, line, look.colour, linestyle=look.dash, marker=look.marker, zorder=3)
     for (x, y), standing in zip(line, points, strict=True):
         if standing.spread:
@@ -151,7 +150,7 @@ def _price_line(axes: "Axes", points: Sequence[Standing], price: str, look: Look
 
 
 @in_style
-def convergence(entries: Sequence[MethodRuns], by: str = "round") -> Picture:
+def learning_race(entries: Sequence[MethodRuns], by: str = "round") -> Picture:
     """Validation accuracy at the narrowest and the widest width, by round or by measured seconds of training."""
     widths = compared_widths(entries)
     ends = list(dict.fromkeys((widths[0], widths[-1])))

@@ -96,11 +96,11 @@ def domain_losses(entries: Sequence[MethodRuns]) -> Picture:
     title = f"Worst against FedAvg of the same width: {called(label)} on {short(domain)}, {named(width)}: {value:+.1f}"
     limit = max(1.0, *(abs(value) for value, *_ in flat))
     text = "points of test accuracy more (blue) or less (brown) than FedAvg, by domain and width"
-    return Picture("domain-losses", _maps(title, text, grids, domains, dict.fromkeys(grids, widths), LOSS, limit))
+    return Picture("domain-losses", draw_maps(title, text, grids, domains, dict.fromkeys(grids, widths), LOSS, limit))
 
 
 @in_style
-def coverage(entries: Sequence[MethodRuns]) -> Picture:
+def coverage_map(entries: Sequence[MethodRuns]) -> Picture:
     """Which data reached which parameters: the share of each slice of the net that a domain's clients ever trained."""
     known = {e.label: costs["coverage"] for e in entries if (costs := e.runs[0].costs) is not None}
     counted = {
@@ -123,10 +123,10 @@ def coverage(entries: Sequence[MethodRuns]) -> Picture:
         title = "Every parameter met the data of every domain"
     columns = {label: [_slice_name(text) for text in found["slices"]] for label, found in counted.items()}
     text = "share (%) of each slice of the net, or of each base, that a domain's clients trained"
-    return Picture("coverage", _maps(title, text, grids, domains, columns, SHARE, None))
+    return Picture("coverage", draw_maps(title, text, grids, domains, columns, SHARE, None))
 
 
-def _maps(
+def draw_maps(
     title: str,
     text: str,
     grids: Mapping[str, Grid],

@@ -25,7 +25,7 @@ from splitmix.compare.standings import (
 )
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.report.drawing import Picture, drawn
+from splitmix.report.drawing import Picture, drawn_pictures
 from splitmix.report.pages import Fact, duration, render, share
 from splitmix.report.tables import norm_text, percent, plain
 from splitmix.runs.records import Result, read_config
@@ -76,7 +76,7 @@ def as_json(entries: Sequence[MethodRuns], command: str = "") -> dict[str, objec
     }
 
 
-def headline(entries: Sequence[MethodRuns]) -> str:
+def comparison_headline(entries: Sequence[MethodRuns]) -> str:
     """Who leads where, in a sentence."""
     if len(entries[0].runs) < 2:
         width = compared_widths(entries)[-1]
@@ -103,11 +103,11 @@ def comparison_page(entries: Sequence[MethodRuns], command: str) -> str:
         "splitmix.compare",
         title=f"{task}: methods compared",
         kind=f"{len(entries)} methods on {task}",
-        headline=headline(entries),
+        headline=comparison_headline(entries),
         facts=[*_facts(entries)],
         overview=overview_table(entries),
         costs=cost_table(entries),
-        pictures=drawn(_draws(entries)),
+        pictures=drawn_pictures(_draws(entries)),
         notes=[*_notes(entries)],
         command=command or "-",
         settings=[*_settings(entries)],
@@ -129,12 +129,12 @@ def _facts(entries: Sequence[MethodRuns]) -> Iterator[Fact]:
 
 def _draws(entries: Sequence[MethodRuns]) -> Iterator[Callable[[], Picture]]:
     for price in compare_figures.PRICES:
-        yield partial(compare_figures.tradeoff, entries, price)
+        yield partial(compare_figures.price_tradeoff, entries, price)
     for by in ("round", "seconds"):
-        yield partial(compare_figures.convergence, entries, by)
+        yield partial(compare_figures.learning_race, entries, by)
     yield partial(compare_maps.client_boxes, entries)
     yield partial(compare_maps.domain_losses, entries)
-    yield partial(compare_maps.coverage, entries)
+    yield partial(compare_maps.coverage_map, entries)
 
 
 def _notes(entries: Sequence[MethodRuns]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TypedDict
 
 from splitmix.compare.costs_file import StoredCosts, read_costs
 from splitmix.compare.statistics import clear_lead, spread_text
@@ -65,6 +65,16 @@ class MethodRuns:
         clients = sum(row.get("clients", 0) for row in rows)
         return sum(row.get("parameters", 0) for row in rows) / clients if clients else None
 
+    @property
+    def training(self) -> float | None:
+        """MACs that a client trains in a round, on average over clients, rounds and seeds."""
+        counted = [
+            fmean(run.costs["macs"]) / run.result["rounds"]
+            for run in self.runs
+            if run.costs and run.costs["macs"] and run.result.get("rounds")
+        ]
+        return fmean(counted) if counted else None
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -103,7 +113,7 @@ def read_seed_run(seed: int, folder: Path) -> SeedRun:
     return SeedRun(seed, folder, read_result(folder), read_metrics(folder), read_costs(folder))
 
 
-def asks_too_much(method: Any, atom: Any, clients: Sequence[StoredClient], seed: int) -> bool:
+def asks_too_much(method: str | Mapping[str, object], atom: object, clients: Sequence[StoredClient], seed: int) -> bool:
     """Whether a method that does not promise to keep to the budgets hands some client more than its own."""
     cohort = [Profile(client["client"], parse_width(client["budget"]), client.get("train", 1)) for client in clients]
     if not cohort:
@@ -156,7 +166,7 @@ def overview_table(entries: Sequence[MethodRuns]) -> Table:
         (
             _named(entry),
             *(_numbers(at.get((entry.label, width))) for width in widths),
-            *(entry.download, training_macs(entry), entry.lr),
+            *(entry.download, entry.training, entry.lr),
         )
         for entry in entries
     ]
@@ -192,30 +202,44 @@ def cost_table(entries: Sequence[MethodRuns]) -> Table:
     return Table(f"What each width reaches and costs on {_task(entries)}", columns, rows, caption, bold, grey)
 
 
-def summary_rows(entries: Sequence[MethodRuns]) -> list[dict[str, Any]]:
-    """For programs: a row for each method at each width that it serves, with the accuracy of every seed."""
+class SummaryRow(TypedDict):
+    """A method at a width, for programs: accuracy over seeds and of each, and what it costs to serve."""
+
+    method: str
+    lr: float | None
+    over_budget: bool
+    download: float | None
+    width: str
+    mean: float
+    spread: float | None
+    winner: bool
+    seeds: dict[str, float]
+    macs: int | None
+    parameters: int | None
+    ms: float | None
+
+
+def summary_rows(entries: Sequence[MethodRuns]) -> list[SummaryRow]:
+    """A row for each method at each width that it serves."""
     best = winners(entries)
-    rows = []
-    for entry in entries:
-        seeds = [run.seed for run in entry.runs]
-        own = {"method": entry.label, "lr": entry.lr, "over_budget": entry.over_budget, "download": entry.download}
-        for standing in (_standing(entry, width) for width in entry.widths):
-            accuracy = {"mean": standing.mean, "spread": standing.spread}
-            cost = {"macs": standing.macs, "parameters": standing.parameters, "ms": standing.ms}
-            by_seed = dict(zip(map(str, seeds), standing.values, strict=True))
-            won = best.get(standing.width) == entry.label
-            rows.append({**own, "width": standing.width, **accuracy, "winner": won, "seeds": by_seed, **cost})
-    return rows
-
-
-def training_macs(entry: MethodRuns) -> float | None:
-    """MACs that a client trains in a round, on average over clients, rounds and seeds."""
-    counted = [
-        fmean(run.costs["macs"]) / run.result["rounds"]
-        for run in entry.runs
-        if run.costs and run.costs["macs"] and run.result.get("rounds")
+    return [
+        {
+            "method": entry.label,
+            "lr": entry.lr,
+            "over_budget": entry.over_budget,
+            "download": entry.download,
+            "width": width,
+            "mean": standing.mean,
+            "spread": standing.spread,
+            "winner": best.get(width) == entry.label,
+            "seeds": {str(run.seed): value for run, value in zip(entry.runs, standing.values, strict=True)},
+            "macs": standing.macs,
+            "parameters": standing.parameters,
+            "ms": standing.ms,
+        }
+        for entry in entries
+        for width, standing in ((width, _standing(entry, width)) for width in entry.widths)
     ]
-    return fmean(counted) if counted else None
 
 
 def check_alike(entries: Sequence[MethodRuns]) -> None:

@@ -1,21 +1,29 @@
-"""The record of a tuning: every trial, the rate chosen for each method, and how it was chosen."""
+"""Tuning: the same few learning rates for every method, judged on validation images; no test image is looked at.
+
+The record of it, `tuning.json`, holds every trial, the rate chosen for each method, and how it was chosen.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+from splitmix.compare.compare import refuse_other_settings
+from splitmix.compare.contenders import Contender
 from splitmix.compare.statistics import mean_and_spread, spread_text
+from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop
 from splitmix.core.errors import UserError
-from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 from splitmix.report.tables import Column, Table, plain
-from splitmix.runs.records import MetricRow
+from splitmix.runs.config import Config, make_config
+from splitmix.runs.records import MetricRow, read_metrics, read_record, round_seconds, write_record
+from splitmix.runs.run import train_in_folder
+from splitmix.runs.setup import Setup
 
+RATES = (0.01, 0.03, 0.1, 0.3)
 JUDGED = (
     "the best validated round of each trial, by the mean over clients of their validation accuracy, averaged over the "
     "widths that are some client's budget (over all served widths if none is), then over seeds; with an attack in the "
@@ -23,7 +31,7 @@ JUDGED = (
 )
 
 
-class Trial(TypedDict):
+class RateTrial(TypedDict):
     """One run with one rate."""
 
     method: str
@@ -37,7 +45,15 @@ class Trial(TypedDict):
     config: str  # its hash
 
 
-class Chosen(TypedDict):
+class BestRound(TypedDict):
+    """What a trial is judged by: its best validated round."""
+
+    accuracy: float
+    round: int
+    widths: dict[str, float]
+
+
+class ChosenRate(TypedDict):
     """The best rate of a method; `edge`: it is the lowest or highest of those tried, so one beyond may be better."""
 
     lr: float
@@ -57,15 +73,128 @@ class Tuning(TypedDict):
     seeds: list[int]
     rounds: int
     seconds: float
-    settings: dict[str, Any]
-    chosen: dict[str, Chosen]
-    trials: list[Trial]
+    settings: dict[str, object]
+    chosen: dict[str, ChosenRate]
+    trials: list[RateTrial]
 
 
-_TUNING: TypeAdapter[Tuning] = TypeAdapter(Tuning)
+@dataclass(frozen=True)
+class RatesToTry:
+    """What is tried: every rate with every method and seed."""
+
+    contenders: Sequence[Contender]
+    rates: Sequence[float] = RATES
+    seeds: Sequence[int] = (1,)
+
+    def __post_init__(self) -> None:
+        own = [contender.label for contender in self.contenders if contender.lr is not None]
+        if own:
+            raise UserError(f"'{own[0]}' brings its own learning rate, which is what is looked for; name it without")
+        if not (self.contenders and self.rates and self.seeds):
+            raise UserError("there is nothing to try; give at least one method, one rate and one seed")
 
 
-def best_round(metrics: Sequence[MetricRow], widths: set[str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class TrialRun(SuiteRun):
+    """A method with one rate and seed: trained and validated, never tested; done once it is on record."""
+
+    label: str
+    config: Config
+    folder: Path
+    recorded: RateTrial | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}, lr {self.config.lr:g}, seed {self.config.seed}"
+
+    @property
+    def done(self) -> bool:
+        return self.recorded is not None
+
+    @property
+    def seconds(self) -> float | None:
+        return self.recorded["seconds"] if self.recorded else round_seconds(read_metrics(self.folder))
+
+    def perform(self, setups: Setups, workshop: Workshop) -> None:
+        setup, watchers = setups.of(self.config), workshop.watch()
+        train_in_folder(setup, self.folder, workers=workshop.workers, device=workshop.device, watchers=watchers)
+
+
+def tune(given: Mapping[str, object], tried: RatesToTry, out: Path, workshop: Workshop) -> Tuning:
+    """Try every rate, or those that an earlier call left, and keep a record of all in `tuning.json`."""
+    runs = trial_runs(given, tried, out)
+    tuning = begun(out, given, tried, workshop.command)
+    known = {trial["config"]: trial for trial in tuning["trials"]}
+    suite = Suite([replace(run, recorded=known.get(run.config.digest())) for run in runs], workshop, "trial")
+    suite.check()
+    for run in suite:
+        tuning = with_trial(tuning, trial_of(run, suite.setups.of(run.config)))
+        write_record(out / "tuning.json", dict(tuning))
+    write_record(out / "tuning.json", dict(tuning))
+    return tuning
+
+
+def trial_runs(given: Mapping[str, object], tried: RatesToTry, out: Path) -> list[TrialRun]:
+    """All trials, seed by seed and method by method; what is no config, or is in the way, is said at once."""
+    runs = [
+        TrialRun(
+            contender.label,
+            make_config(replace(contender, lr=rate, tuned=True).settings(given, seed)),
+            out / f"{contender.slug}-lr{rate:g}-s{seed}",
+        )
+        for seed in dict.fromkeys(tried.seeds)
+        for contender in tried.contenders
+        for rate in sorted(set(tried.rates))
+    ]
+    refuse_other_settings(runs)
+    return runs
+
+
+def begun(out: Path, given: Mapping[str, object], tried: RatesToTry, command: str) -> Tuning:
+    """A new record, or that of an earlier call: its methods, rates and seeds stay, and all trials of it count."""
+    earlier = read_tuning(out / "tuning.json") if (out / "tuning.json").exists() else None
+    if earlier is not None and not same_settings(earlier, given):
+        raise UserError(f"the tuning in '{out}' was made with other settings; choose another --out")
+    config = make_config(given)
+    methods = [contender.label for contender in tried.contenders]
+    return with_choice(
+        {
+            "schema": 1,
+            "task": config.task,
+            "command": command,
+            "judged": JUDGED,
+            "methods": list(dict.fromkeys([*(earlier["methods"] if earlier else ()), *methods])),
+            "rates": sorted({*(earlier["rates"] if earlier else ()), *tried.rates}),
+            "seeds": list(dict.fromkeys([*(earlier["seeds"] if earlier else ()), *tried.seeds])),
+            "rounds": config.rounds,
+            "seconds": 0.0,
+            "settings": dict(given),
+            "chosen": {},
+            "trials": earlier["trials"] if earlier else [],
+        }
+    )
+
+
+def trial_of(run: TrialRun, setup: Setup) -> RateTrial:
+    """What the validation images say of one rate."""
+    served = {str(width) for width in setup.method.widths}
+    widths = served & {str(budget) for budget in setup.budgets.at(0)} or served
+    rows = read_metrics(run.folder)
+    best = best_round(rows, widths)
+    return {
+        "method": run.label,
+        "lr": run.config.lr,
+        "seed": run.config.seed,
+        "folder": run.folder.name,
+        "accuracy": best["accuracy"],
+        "round": best["round"],
+        "widths": best["widths"],
+        "seconds": round(round_seconds(rows), 1),
+        "config": run.config.digest(),
+    }
+
+
+def best_round(metrics: Sequence[MetricRow], widths: set[str]) -> BestRound:
     """The round with the highest validation accuracy on average over the widths, or as judged under attack if it is."""
     rounds: dict[int, dict[str, float]] = {}
     scores = [row for row in metrics if row["kind"] == "score" and row.get("split") == "val"]
@@ -82,7 +211,7 @@ def best_round(metrics: Sequence[MetricRow], widths: set[str]) -> dict[str, Any]
     return {"accuracy": fmean(by_width.values()), "round": best + 1, "widths": by_width}
 
 
-def with_trial(tuning: Tuning, trial: Trial) -> Tuning:
+def with_trial(tuning: Tuning, trial: RateTrial) -> Tuning:
     """The record with one more trial, and what follows from it."""
     trials = [*(old for old in tuning["trials"] if old["config"] != trial["config"]), trial]
     return with_choice({**tuning, "trials": trials})
@@ -90,9 +219,9 @@ def with_trial(tuning: Tuning, trial: Trial) -> Tuning:
 
 def with_choice(tuning: Tuning) -> Tuning:
     """The record with the best rate of each method that has tried them all: no search is larger than another."""
-    chosen: dict[str, Chosen] = {}
+    chosen: dict[str, ChosenRate] = {}
     for label in tuning["methods"]:
-        found = {rate: accuracies(tuning, label, rate) for rate in tuning["rates"]}
+        found = {rate: trial_accuracies(tuning, label, rate) for rate in tuning["rates"]}
         if all(len(values) == len(tuning["seeds"]) for values in found.values()):
             best = max(found, key=lambda rate: (fmean(found[rate]), -rate))
             edge = len(found) > 1 and best in (min(found), max(found))
@@ -100,7 +229,7 @@ def with_choice(tuning: Tuning) -> Tuning:
     return {**tuning, "chosen": chosen, "seconds": round(sum(trial["seconds"] for trial in tuning["trials"]), 1)}
 
 
-def accuracies(tuning: Tuning, label: str, rate: float) -> list[float]:
+def trial_accuracies(tuning: Tuning, label: str, rate: float) -> list[float]:
     """What each seed of a method reached with a rate."""
     return [trial["accuracy"] for trial in tuning["trials"] if (trial["method"], trial["lr"]) == (label, rate)]
 
@@ -116,7 +245,7 @@ def tuning_table(tuning: Tuning) -> Table:
     rows = [
         (
             label,
-            *(mean_and_spread(accuracies(tuning, label, rate)) for rate in rates),
+            *(mean_and_spread(trial_accuracies(tuning, label, rate)) for rate in rates),
             chosen[label]["lr"] if label in chosen else None,
         )
         for label in tuning["methods"]
@@ -143,29 +272,12 @@ def read_rates(path: Path, task: str) -> dict[str, float]:
 
 def read_tuning(file: Path) -> Tuning:
     """A record of tuning; a sentence if it is none."""
-    try:
-        tuning = _TUNING.validate_json(file.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"there is no tuning record '{file}'; make one by: splitmix tune") from None
-    except OSError as error:
-        raise UserError(f"'{file}' cannot be read ({error.strerror}); check what it is and who may read it") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "its start"
-        raise UserError(
-            f"'{file}' is no tuning record (at {place}: {first['msg']}); tune into another folder"
-        ) from None
-    if tuning["schema"] != 1:
-        raise UserError(
-            f"'{file}' has the schema {tuning['schema']}, but this version reads 1; tune into another folder"
-        )
-    return tuning
+    if not file.exists():
+        raise UserError(f"there is no tuning record '{file}'; make one by: splitmix tune")
+    again = "tune into another folder"
+    return read_record(file, Tuning, damaged="is no tuning record", remedy=again, newer=again)
 
 
-def write_tuning(out: Path, tuning: Tuning) -> None:
-    write_atomically(out / "tuning.json", (json.dumps(tuning, indent=1) + "\n").encode())
-
-
-def same_settings(tuning: Tuning, given: Mapping[str, Any]) -> bool:
+def same_settings(tuning: Tuning, given: Mapping[str, object]) -> bool:
     """Whether a record was made with these settings."""
     return json.dumps(tuning["settings"], sort_keys=True) == json.dumps(dict(given), sort_keys=True)

@@ -2,67 +2,36 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated
-
-from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.report.tables import Column, Table, human
-from splitmix.runs.records import MetricRow
+from splitmix.runs.records import AttendanceRow, MetricRow
 
-Client = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class _Missing(TypedDict):
-    client: Client
-    reason: str
-
-
-class _Rejected(_Missing):
-    kind: str
-
-
-class Tried(TypedDict, total=False):
-    """What a row says of one try of a round."""
-
-    cohort: list[Client]
-    clipped: list[Client]
-    missing: list[_Missing]
-    rejected: list[_Rejected]
-
-
-class Attended(Tried, total=False):
-    """What a row says of a round."""
-
-    repeated: list[Tried]
-    bytes_down: int
-    bytes_up: int
-
-
-_ROUND: TypeAdapter[Attended] = TypeAdapter(Attended)
+Try = MetricRow | AttendanceRow  # of a round: the one that counted, or one before it
 SHOWN = 20  # clients in a table
 
 
-def rounds(metrics: Iterable[MetricRow]) -> list[Attended]:
-    """What the rows of rounds say; rows of older versions say nothing, and those that make no sense are skipped."""
-    found = []
-    for row in metrics:
-        if row["kind"] == "round" and "cohort" in row:
-            try:
-                found.append(_ROUND.validate_python(row))
-            except ValidationError:
-                continue
+def rounds(metrics: Iterable[MetricRow]) -> list[MetricRow]:
+    """The rows of rounds that tell who was asked; those of older versions do not."""
+    return [row for row in metrics if row["kind"] == "round" and "cohort" in row]
+
+
+def tries(seen: Iterable[MetricRow]) -> list[Try]:
+    """Every try of these rounds."""
+    found: list[Try] = []
+    for row in seen:
+        found.append(row)
+        found.extend(row.get("repeated", []))
     return found
 
 
 def summary(metrics: Iterable[MetricRow]) -> str:
     """In a sentence, who failed; nothing if nobody did."""
     seen = rounds(metrics)
-    tries = [tried for one in seen for tried in (one, *one.get("repeated", []))]
+    tried = tries(seen)
     counts = {
-        "answer did not come": sum(len(tried.get("missing", [])) for tried in tries),
-        "update was rejected": sum(len(tried.get("rejected", [])) for tried in tries),
-        "update was shortened": sum(len(tried.get("clipped", [])) for tried in seen),
+        "answer did not come": sum(len(one.get("missing", [])) for one in tried),
+        "update was rejected": sum(len(one.get("rejected", [])) for one in tried),
+        "update was shortened": sum(len(one.get("clipped", [])) for one in seen),
         "round was repeated": sum(len(one.get("repeated", [])) for one in seen),
     }
     told = [_counted(what, count) for what, count in counts.items() if count]
@@ -88,7 +57,7 @@ def failures(metrics: Iterable[MetricRow]) -> Table | None:
     seen = rounds(metrics)
     why: dict[int, Counter[str]] = {}
     totals = {kind: Counter[int]() for kind in ("missing", "rejected", "clipped")}
-    for tried in (tried for one in seen for tried in (one, *one.get("repeated", []))):
+    for tried in tries(seen):
         for kind, client, reason in _failed(tried):
             totals[kind][client] += 1
             why.setdefault(client, Counter())[reason] += 1
@@ -108,11 +77,11 @@ def failures(metrics: Iterable[MetricRow]) -> Table | None:
     return Table("Who failed", columns, rows, summary(metrics) + more)
 
 
-def _absent(tried: Tried) -> set[int]:
+def _absent(tried: Try) -> set[int]:
     return {one["client"] for one in (*tried.get("missing", []), *tried.get("rejected", []))}
 
 
-def _failed(tried: Tried) -> Iterator[tuple[str, int, str]]:
+def _failed(tried: Try) -> Iterator[tuple[str, int, str]]:
     yield from (("missing", one["client"], one["reason"]) for one in tried.get("missing", []))
     yield from (("rejected", one["client"], one["kind"]) for one in tried.get("rejected", []))
     yield from (("clipped", client, "too far") for client in tried.get("clipped", []))

@@ -1,17 +1,12 @@
 """A picture of the budgets: one bar per client, coloured by domain."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
 from splitmix.core.width import Width
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6d31", "#666666")  # safe for all eyes
+from splitmix.report.drawing import COLOURS, rendered
 
 
 def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str | Path) -> None:
@@ -21,6 +16,10 @@ def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str |
         from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise UserError("pictures need matplotlib; install it by: pip install 'splitmix[plots]'") from None
+    file = Path(path)
+    kind = file.suffix.lstrip(".") or "png"
+    if kind not in ("png", "svg", "pdf"):
+        raise UserError(f"cannot draw into {path}; choose a name that ends in .png, .svg or .pdf")
     if len(budgets) != len(domains) or not budgets:
         raise UserError(f"{len(budgets)} budgets but {len(domains)} domains; give one of each per client")
     inches = min(4 + 0.1 * len(budgets), 12)
@@ -40,7 +39,7 @@ def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str |
     figure.legend(
         loc="outside upper left", ncols=int(inches // 1.5), frameon=False, handlelength=0.9, handletextpad=0.5
     )
-    _save(figure, Path(path))
+    write_atomically(file, rendered(figure, kind, dpi=150))
 
 
 def _spaced(widths: Sequence[Width]) -> list[Width]:
@@ -50,17 +49,3 @@ def _spaced(widths: Sequence[Width]) -> list[Width]:
         if kept[-1] - width >= Width(1, 16):
             kept.append(width)
     return kept
-
-
-def _save(figure: "Figure", path: Path) -> None:
-    """Write to a neighbour and rename, so that a reader never sees half a picture."""
-    kind = path.suffix.lstrip(".") or "png"
-    if kind not in ("png", "svg", "pdf"):
-        raise UserError(f"cannot draw into {path}; choose a name that ends in .png, .svg or .pdf")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        figure.savefig(draft, format=kind, dpi=150)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
-from splitmix.report.budgets import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +25,7 @@ Line = list[tuple[float, float]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6d31", "#666666")  # safe for all eyes
 INK, GREY, LINE = "#1b1f24", "#5c6570", "#e4e7eb"
 PALE = "#b4bbc4"
 _RAMP = ((122, 199, 190), (34, 128, 184), (12, 29, 92))  # light green, blue, dark blue: narrow to wide
@@ -76,7 +76,8 @@ class Picture:
 
     def svg(self) -> str:
         """An `<svg>` element to put into a page; ids begin with the picture's name, so that pictures do not mix."""
-        drawn = _rendered(self.figure, "svg").decode()
+        with _style():
+            drawn = rendered(self.figure, "svg").decode()
         drawn = drawn[drawn.index("<svg") :]
         drawn = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", drawn, flags=re.DOTALL)
         box = re.search(r'viewBox="[^"]*"', drawn)
@@ -93,10 +94,11 @@ def save(picture: Picture, path: Path) -> None:
     kind = path.suffix.lower().lstrip(".")
     if kind not in ("png", "svg"):
         raise UserError(f"cannot draw into '{path}'; choose a name that ends in .png or .svg")
-    write_atomically(path, _rendered(picture.figure, kind))
+    with _style():
+        write_atomically(path, rendered(picture.figure, kind))
 
 
-def drawn(draws: Iterable[Callable[[], Picture]]) -> list[Picture]:
+def drawn_pictures(draws: Iterable[Callable[[], Picture]]) -> list[Picture]:
     """The pictures for which there is enough to draw."""
     pictures = []
     for draw in draws:
@@ -128,10 +130,10 @@ def in_style(draw: Callable[P, T]) -> Callable[P, T]:
     return styled
 
 
-def _rendered(figure: "Figure", kind: str) -> bytes:
+def rendered(figure: "Figure", kind: str, dpi: int = 200) -> bytes:
+    """The bytes of a file of this kind; the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    with _style():
-        figure.savefig(buffer, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from splitmix.core.width import parse_width
 from splitmix.report import drawing
-from splitmix.report.budgets import COLOURS
-from splitmix.report.drawing import Line, NothingToDrawError, Picture, in_style, paper, shade
+from splitmix.report.drawing import COLOURS, Line, NothingToDrawError, Picture, in_style, paper, shade
 from splitmix.report.figures import named
 from splitmix.report.tables import Column, Table, percent
 from splitmix.runs.grid import GridRecord
@@ -25,7 +24,7 @@ NOT_ATTACKED = "No attack was run, so nothing is said about robustness; measure 
 
 
 @dataclass(frozen=True)
-class Point:
+class TradeoffPoint:
     """A model, or a dial of one, and what it reaches."""
 
     name: str
@@ -110,16 +109,18 @@ def ra_sa(grid: GridRecord) -> Picture:
         raise NothingToDrawError("no attack was run, so there is no accuracy under attack to draw")
     curves = _curves(grid)
     points = {
-        named(width): [Point(_dial(row["robust"]), row["clean"], row["attacked"]) for row in rows]
+        named(width): [TradeoffPoint(_dial(row["robust"]), row["clean"], row["attacked"]) for row in rows]
         for width, rows in curves.items()
     }
     colours = [shade(i, len(curves)) for i in range(len(curves))]
-    return tradeoff(points, grid["attack"], _price(grid), "a curve for each width, a point for each dial", colours)
+    return attack_tradeoff(
+        points, grid["attack"], _price(grid), "a curve for each width, a point for each dial", colours
+    )
 
 
 @in_style
-def tradeoff(
-    curves: Mapping[str, Sequence[Point]], attack: str, title: str, about: str, colours: Sequence[str] = COLOURS
+def attack_tradeoff(
+    curves: Mapping[str, Sequence[TradeoffPoint]], attack: str, title: str, about: str, colours: Sequence[str] = COLOURS
 ) -> Picture:
     """Named curves of models or dials between clean accuracy and accuracy under one and the same attack."""
     figure, (axes,) = paper(title, f"clean accuracy (%); {about}", 4.2)

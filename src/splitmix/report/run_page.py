@@ -11,7 +11,7 @@ from pathlib import Path
 from splitmix.core.files import write_atomically
 from splitmix.report import figures
 from splitmix.report.attendance import failures, turnout
-from splitmix.report.drawing import Picture, drawn, save
+from splitmix.report.drawing import Picture, drawn_pictures, save
 from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table, masking_table
 from splitmix.report.pages import Fact, duration, render, share
 from splitmix.report.tables import Table, norm_text, percent, plain, width_table
@@ -35,7 +35,7 @@ class GridSection:
 def write_report(folder: Path) -> Path:
     """Write `report.html` and the main pictures into a finished run's folder, and say where the page is."""
     result, metrics, file = read_result(folder), read_metrics(folder), folder / "report.html"
-    pictures = drawn(_draws(result, metrics))
+    pictures = drawn_pictures(_draws(result, metrics))
     grids = [_grid_section(number, grid) for number, grid in enumerate(stored_grids(folder))]
     write_atomically(file, _page(folder, result, metrics, pictures, grids).encode())
     named = {"convergence": "convergence.png", "domains": "by-domain.png", "ra-sa-0": "ra-sa.png"}
@@ -46,7 +46,7 @@ def write_report(folder: Path) -> Path:
     return file
 
 
-def headline(result: Result) -> str:
+def run_headline(result: Result) -> str:
     """The essential sentence of a run."""
     scores = main_scores(result)
     count = _NUMBERS[len(scores)] if len(scores) < len(_NUMBERS) else str(len(scores))
@@ -64,7 +64,7 @@ def _page(
         "run.html.j2",
         title=f"{task}: a Split-Mix report",
         kind=f"{result.get('method', 'federated')} on {task}",
-        headline=headline(result),
+        headline=run_headline(result),
         facts=[*_facts(result)],
         widths=width_table(result),
         pictures=[picture for picture in pictures if picture.name != "domains" or len(domain_names(result)) > 1],
@@ -83,7 +83,7 @@ def _page(
 def _grid_section(number: int, grid: GridRecord) -> GridSection:
     """Its pictures have names of their own: a page may have several grids."""
     heading = f"Robustness, {grid['attack']}" if grid["attack"] else "Accuracy by dial"
-    pictures = [replace(picture, name=f"{picture.name}-{number}") for picture in drawn(grid_pictures(grid))]
+    pictures = [replace(picture, name=f"{picture.name}-{number}") for picture in drawn_pictures(grid_pictures(grid))]
     return GridSection(heading, grid_table(grid), [*grid_notes(grid)], pictures)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-NORMS = {
+NORM_WORDS = {
     "batch": "statistics of the test batch itself",
     "client": "fixed statistics that each client took from its own training images",
     "global": "one set of fixed statistics for all clients",
@@ -66,7 +66,7 @@ def milliseconds(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.{2 if value < 10 else 1}f}"
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     """A value as it is."""
     return "-" if value is None else str(value)
 
@@ -167,10 +167,14 @@ class Table:
         caption = " ".join(latex(text) for text in (f"{self.title}.", self.caption) if text)
         return "\n".join([*lines, r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]) + "\n"
 
+    def records(self) -> list[dict[str, object]]:
+        """The raw values of each row, by the keys of the columns."""
+        keys = [column.key for column in self.columns]
+        return [dict(zip(keys, row, strict=True)) for row in self.rows]
+
     def to_json(self) -> str:
         """For a program: the raw values; a value that is no number (NaN) becomes null."""
-        keys = [column.key for column in self.columns]
-        rows = [dict(zip(keys, map(_finite, row), strict=True)) for row in self.rows]
+        rows = [{key: _finite(value) for key, value in row.items()} for row in self.records()]
         return json.dumps({"title": self.title, "caption": self.caption, "rows": rows}, ensure_ascii=False, indent=1)
 
 
@@ -224,7 +228,7 @@ def width_table(result: Result) -> Table:
 def norm_text(result: Result) -> str:
     """Which norm statistics the main scores use, in words."""
     norm = next(iter(score_groups(result)))[0]
-    return result.get("norm_text", NORMS.get(norm, norm)).rstrip(".")
+    return result.get("norm_text", NORM_WORDS.get(norm, norm)).rstrip(".")
 
 
 def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, str]]) -> str:
@@ -233,7 +237,7 @@ def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, 
     sentences = [f"Accuracy is the mean over {len(result['clients'])} clients, each on its own {split} images."]
     sentences.append(f"Norms use {norm_text(result)}.")
     beside = dict.fromkeys(name for name, _ in others if name != norm)
-    sentences += [f"'{name} norms' use {NORMS.get(name, name)}." for name in beside]
+    sentences += [f"'{name} norms' use {NORM_WORDS.get(name, name)}." for name in beside]
     sentences.append(f"Seed {result.get('seed', '-')}, {result.get('rounds', '-')} rounds.")
     if "data" in result:
         sentences.append(f"Data: {result['data'].rstrip('.')}.")
@@ -261,5 +265,5 @@ def latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in " ".join(text.splitlines()))
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
