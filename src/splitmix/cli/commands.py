@@ -1,6 +1,7 @@
 """The table of commands, and how they are loaded: each when it is called, since a list must not wait for PyTorch."""
 
 import ast
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -46,8 +47,11 @@ def command_line() -> App:
         help_epilogue="Begin with: splitmix train mini",
         help_format="plaintext",
     )
-    for name, where in [*COMMANDS.items(), *((extra.name, extra.value) for extra in entry_points(group=INSTALLED))]:
+    for name, where in COMMANDS.items():
         app.command(where, name=name, help=help_of(where))
+    for extra in entry_points(group=INSTALLED):
+        with suppress(ImportError):  # a package that is half gone must not take all commands with it
+            app.command(extra.value, name=extra.name, help=help_of(extra.value))
     return app
 
 
