@@ -3,16 +3,13 @@
 import json
 import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from helpers.commands import TRAIN, process
-from splitmix.cli import main
+from helpers.runs import run, told
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.runs.folder import RunFolder
-from splitmix.runs.records import read_result
 
 pytestmark = pytest.mark.slow  # whole runs and commands
 
@@ -48,36 +45,17 @@ def test_metrics_never_hold_half_a_line(tmp_path):
         assert (path / "metrics.jsonl").read_text().endswith('\n{"row": "next"}\n')
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [4, 16, 32, 48, 96])
-def test_a_run_on_a_full_disk_goes_on_when_there_is_room(here, capsys, tmp_path, kilobytes):
-    with small_disk(tmp_path / "disk", f"{kilobytes}k") as run:
-        with pytest.raises(SystemExit) as left:
-            main([*TRAIN, "--out", str(run), "--workers", "1"])
-        assert left.value.code == 2
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith("splitmix: ")
-        assert "disk is full" in last or "No space left" in last
-        enlarge(run)
-        main([*TRAIN, "--out", str(run), "--workers", "1", "--resume"])
-        assert read_result(run)["weights_sha256"] == read_result(Path("run"))["weights_sha256"]
-        assert [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        assert not list(run.rglob("*.tmp"))
-
-
-@pytest.mark.slow
-def test_a_process_on_a_full_disk_ends_with_one_sentence(here, tmp_path):
-    with small_disk(tmp_path / "disk", "2m") as run:
-        run.parent.joinpath("filler").write_bytes(bytes(2_000_000))
-        ended = process(*TRAIN, "--out", str(run), "--workers", "2")
-        assert ended.returncode == 2
-        assert "Traceback" not in ended.stderr
-        assert [line for line in ended.stderr.splitlines() if line.startswith("splitmix: ")] == [
-            ended.stderr.splitlines()[-1]
-        ]
-        enlarge(run)
-        main([*TRAIN, "--out", str(run), "--workers", "2", "--resume"])
-        assert read_result(run)["weights_sha256"] == read_result(Path("run"))["weights_sha256"]
+@pytest.mark.parametrize(("kilobytes", "workers"), [(4, 1), (16, 2), (32, 1)])
+def test_a_run_on_a_full_disk_goes_on_when_there_is_room(own, whole, tmp_path, kilobytes, workers):
+    with small_disk(tmp_path / "disk", f"{kilobytes}k") as path:
+        with pytest.raises(UserError, match=r"disk is full|No space left") as caught:
+            run(own, path, workers=workers)
+        assert "\n" not in str(caught.value)
+        enlarge(path)
+        run(own, path, resume=True)
+        assert told(path) == told(whole())
+        assert [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        assert not list(path.rglob("*.tmp"))
 
 
 def test_a_full_disk_is_told_wherever_it_happens(tmp_path):
