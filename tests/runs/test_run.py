@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from helpers.runs import VARIANTS, run, told
 from helpers.tiny_task import SETTINGS
 from splitmix.core.errors import UserError
-from splitmix.core.method import with_order
 from splitmix.core.score import score
 from splitmix.core.width import Width
 from splitmix.runs.config import make_config, read_toml
@@ -147,7 +146,7 @@ def test_the_order_of_bases_is_natural_by_validation_or_greedy(own, whole):
         bases = ordered(setup, setup.engine(1), state.best)
         assert sorted(bases) == [0, 1, 2, 3]
         question = setup.question("val", "client")
-        mixes = {Width(1, 4): with_order(setup.method, bases).compose(Width(1, 4))}
+        mixes = {Width(1, 4): setup.method.ordered(bases).compose(Width(1, 4))}
         first[order] = score(setup.engine(1), state.best, mixes, setup.domains, question)[0].accuracy
         assert order != "natural" or bases == (0, 1, 2, 3)
         assert order != "greedy" or list(bases) == read_result(whole())["bases"]

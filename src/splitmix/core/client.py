@@ -214,7 +214,7 @@ def statistics(
 ) -> Weights:
     """Norm statistics over a split: the mean of the moments of its batches ("post average").
 
-    Each norm is measured at the last of the `dials` that touches it.
+    Each norm is measured at the first of the `dials` that touches it; a net without a dial is never asked for another.
     """
     total: Weights = {}
     batches = list(even_batches(len(split), batch))
@@ -222,7 +222,8 @@ def statistics(
         x, _ = split.batch(picks)
         found: Weights = {}
         for dial in dials:
-            found |= net.measure(part.width, weights, x, dial)
+            if net.statistic_names(part.width) - found.keys():
+                found = net.measure(part.width, weights, x, dial) | found
         for name, value in to_moments(found).items():
             total[name] = total[name] + value.double() if name in total else value.double()
     if net.statistic_names(part.width) - total.keys():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple, NotRequired
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.core.errors import UserError
@@ -18,7 +18,15 @@ from splitmix.runs.intervals import INTERVAL, interval
 from splitmix.runs.records import Count, WidthText, lenient, read_record
 
 DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)
-Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _within(value: float, field: ValidationInfo) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{field.field_name} is {value}, outside [0, 1]")
+    return value
+
+
+Share = Annotated[float, AfterValidator(_within)]
 DialValue = Annotated[float, BeforeValidator(parse_dial)]
 
 
