@@ -5,8 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
+from helpers.commands import TRAIN
 from helpers.tiny_task import stripes_task
 from helpers.toys import METHOD
+from splitmix.cli import main
+from splitmix.core.errors import UserError
 from splitmix.runs.config import Config
 from splitmix.runs.progress import Board, terminal_watcher
 
@@ -54,3 +57,13 @@ def test_progress_is_a_bar_on_a_terminal():
 def test_a_run_can_be_watched_with_tensorboard(tmp_path):
     watched(Board(tmp_path), {"round": 1, "loss": 0.5, "lr": 0.1, "seconds": 1.0})
     assert len(list((tmp_path / "tensorboard").glob("events*"))) == 1
+
+
+def test_the_command_lets_tensorboard_watch(here, monkeypatch, capsys):
+    def asked(*given, watchers, **more):
+        raise UserError(f"watched by {', '.join(type(watcher).__name__ for watcher in watchers)}")
+
+    monkeypatch.setattr("splitmix.cli.train.run_in_folder", asked)
+    with pytest.raises(SystemExit):
+        main([*TRAIN, "--out", "watched", "--tensorboard"])
+    assert "watched by Lines, Board" in capsys.readouterr().err

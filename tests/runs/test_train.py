@@ -80,13 +80,7 @@ def test_a_run_of_ones_own_arrays_says_what_it_was(model):
 
 
 def test_ones_own_arrays_and_net_can_be_resumed(tmp_path):
-    settings = {
-        "out": tmp_path / "run",
-        "progress": False,
-        "workers": 1,
-        "rounds": 2,
-        "budgets": "1/2 1",
-    }
+    settings = {"out": tmp_path / "run", "progress": False, "workers": 1, "rounds": 1, "budgets": "1/2 1"}
     first = splitmix.train(stripes_task(), Tiny, **settings)
     again = splitmix.train(stripes_task(), Tiny, **settings, resume=True)
     x, _ = stripes(9, seed=9)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -214,7 +213,7 @@ def clean_row(row: StoredScore, clients: Sequence[StoredClient]) -> ScoreRecord:
     return ScoreRecord(width=row["width"], robust=0.0, clean=row["accuracy"], clean_low=low, clean_high=high)
 
 
-def trained_of(config: Config, result: Result) -> dict[str, Any]:
+def trained_of(config: Config, result: Result) -> dict[str, str]:
     kept = ("task", "data", "method", "seed", "rounds", "best_round", "command", "weights_sha256")
     texts = {key: " ".join(str(result.get(key, "")).split())[:2000] for key in kept}
     return {**texts, "config": config.digest()}

@@ -115,7 +115,7 @@ MISTAKEN: tuple[dict[str, object], ...] = (
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+TASK_DEFAULTS: dict[str, dict[str, object]] = {
     "digits": {"rounds": 300},
     **dict.fromkeys(("cifar10", "cifar10-half", "cifar10-small"), _CIFAR10),
     **{task: {"rounds": 400} for task in _PICTURES},
@@ -140,7 +140,7 @@ def read_settings(source: str | None, overrides: Sequence[str] = ()) -> dict[str
     return given
 
 
-def make_config(given: Mapping[str, Any], *, own: Collection[str] = ()) -> Config:
+def make_config(given: Mapping[str, object], *, own: Collection[str] = ()) -> Config:
     """A checked config; every mistake is named in one error. Keys in `own` name things of the user's, in no table."""
     task = given.get("task", "mini")
     if under_attack(given):

@@ -1,14 +1,13 @@
 """Recipes: sets of defaults under one name; a recipe fills in what the user left open, and nothing else."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-Settings = Mapping[str, Any]
+Settings = Mapping[str, object]  # not yet checked
 
 NESTED = ("heterofl", "sheterofl", "fedrolex", "fjord")  # slices of one wide net, like the authors' slimmable one
 
 
-def apply_recipe(given: Settings) -> dict[str, Any]:
+def apply_recipe(given: Settings) -> dict[str, object]:
     """The settings with what their recipe adds; an unknown recipe stays where it is, to be refused with all mistakes.
 
     >>> apply_recipe({"task": "digits", "recipe": "paper", "lr": 0.5})["lr"]
@@ -34,7 +33,7 @@ def under_attack(given: Settings) -> bool:
     return name not in ("plain", "masked")
 
 
-def paper(given: Settings) -> dict[str, Any]:
+def paper(given: Settings) -> dict[str, object]:
     """What the authors' released scripts use, by task and method; where these differ from the paper, the scripts count.
 
     Peers that they did not run get the settings of the nearest one they did.
@@ -51,19 +50,19 @@ def paper(given: Settings) -> dict[str, Any]:
     return {**made, **_against_attacks(name, given)} if under_attack(given) else made
 
 
-def recommended(given: Settings) -> dict[str, Any]:
+def recommended(given: Settings) -> dict[str, object]:
     """What our own runs support, on validation images: a high rate, the most helpful base first, calibrated norms."""
     return {"lr": 0.1, "order": "greedy", "norm": "post", "rescale_init": True}
 
 
-RECIPES: dict[str, Callable[[Settings], dict[str, Any]]] = {"paper": paper, "recommended": recommended}
+RECIPES: dict[str, Callable[[Settings], dict[str, object]]] = {"paper": paper, "recommended": recommended}
 
 
-def _digits(name: str, given: Settings) -> dict[str, Any]:
+def _digits(name: str, given: Settings) -> dict[str, object]:
     return {"lr": 0.01 if name == "splitmix" else 0.1, "schedule": "cosine", "epochs": 1, "batch": 32}
 
 
-def _cifar10(name: str, given: Settings) -> dict[str, Any]:
+def _cifar10(name: str, given: Settings) -> dict[str, object]:
     """Three classes for each client and a masked loss, or an even split and the plain one."""
     even = given.get("partition") == "iid"
     low = name == "splitmix" or (name == "fedavg" and not even)
@@ -78,14 +77,14 @@ def _cifar10(name: str, given: Settings) -> dict[str, Any]:
     }
 
 
-def _domainnet(name: str, given: Settings) -> dict[str, Any]:
+def _domainnet(name: str, given: Settings) -> dict[str, object]:
     return {"lr": 0.01, "schedule": "constant", "rounds": 1000, "epochs": 1, "batch": 32}
 
 
-def _against_attacks(name: str, given: Settings) -> dict[str, Any]:
+def _against_attacks(name: str, given: Settings) -> dict[str, object]:
     """What changes in their scripts for adversarial training; there CIFAR10 is split evenly."""
     unscaled = {"rescale_init": False, "rescale_layers": False}
-    changed: dict[str, dict[str, Any]] = {
+    changed: dict[str, dict[str, object]] = {
         "cifar10": {"lr": 0.1, "milestones": [200, 300] if name == "splitmix" else [150, 250], **unscaled},
         "domainnet": {"rounds": 800, **unscaled},
     }
