@@ -22,6 +22,12 @@ from splitmix.serve.limits import ServerLimits
 from splitmix.serve.server import address_of, bind, make_server
 
 HANGS = 600  # seconds until something is taken to hang; a busy machine is no failure
+ONCE = {
+    "timeout": HANGS,
+    "verify": False,
+    "limits": httpx.Limits(max_keepalive_connections=0),
+}  # a line for each question
+CLIENT = httpx.Client(**ONCE)  # one for all: to make one takes longer than to ask
 OPEN = ServerLimits(rate=0)  # no limit on requests a second: tests come often
 PICTURES = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 3), dtype=np.uint8)
 PIXELS = PICTURES[0].tolist()
@@ -51,7 +57,7 @@ def _serve(bundle: Path, limits: ServerLimits, steps: int) -> Iterator[str]:
 
 
 def get(address: str, path: str, **params) -> httpx.Response:
-    return httpx.get(f"{address}{path}", params=params or None, timeout=HANGS)
+    return CLIENT.get(f"{address}{path}", params=params or None)
 
 
 def post(address: str, **body) -> httpx.Response:
@@ -60,7 +66,7 @@ def post(address: str, **body) -> httpx.Response:
 
 
 def post_raw(address: str, data: str | bytes, kind: str) -> httpx.Response:
-    return httpx.post(f"{address}/api/predict", content=data, headers={"content-type": kind}, timeout=HANGS)
+    return CLIENT.post(f"{address}/api/predict", content=data, headers={"content-type": kind})
 
 
 def png(array, **options) -> bytes:
@@ -70,7 +76,7 @@ def png(array, **options) -> bytes:
 
 
 def send_file(address, data, **settings):
-    return httpx.post(f"{address}/api/predict", files={"image": ("x.png", data)}, data=settings, timeout=HANGS)
+    return CLIENT.post(f"{address}/api/predict", files={"image": ("x.png", data)}, data=settings)
 
 
 def raw(address: str, data: bytes) -> bytes:

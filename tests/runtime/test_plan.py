@@ -20,7 +20,7 @@ from splitmix.runtime.probe import Measured, cache_file, memory_mb, probe
 
 # one base costs a millisecond and a megabyte; accuracies are those of `made_up_grid`:
 # clean 0.6 + 0.3 * share of bases - 0.2 * robust, attacked 0.1 + 0.1 * share + 0.3 * robust, less 0.01
-DEVICE = tuple(Measured(Width(k, 16), ms=float(k), slow_ms=2.0 * k, mb=float(k)) for k in range(1, 5))
+DEVICE = tuple(Measured(width=Width(k, 16), ms=float(k), slow_ms=2.0 * k, mb=float(k)) for k in range(1, 5))
 
 
 @pytest.fixture(autouse=True)

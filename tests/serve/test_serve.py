@@ -19,7 +19,7 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.bundles import random_bundle
-from helpers.serving import HANGS, PICTURES, PIXELS, get, png, post, send_file, serving
+from helpers.serving import CLIENT, HANGS, ONCE, PICTURES, PIXELS, get, png, post, send_file, serving
 from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.runtime.bundle import file_name
@@ -115,7 +115,7 @@ def test_what_has_not_arrived_or_is_not_there_is_not_served(tmp_path):
 def test_a_plan_keeps_to_its_limits_however_it_is_asked_for(server, model):
     limits = {"max_macs": 5e6, "min_clean": 0.5, "prefer": "robust"}
     said = get(server, "/api/plan", **limits).json()
-    assert httpx.post(f"{server}/api/plan", json=limits, timeout=HANGS).json() == said
+    assert CLIENT.post(f"{server}/api/plan", json=limits).json() == said
     assert said["fits"]
     assert said["binding"] == ["max_macs"]
     assert (said["option"]["width"], said["option"]["robust"]) == ("1/2", 1.0)
@@ -128,7 +128,7 @@ def test_a_plan_keeps_to_its_limits_however_it_is_asked_for(server, model):
 
 @pytest.mark.parametrize("limits", [{"max_ms": "nan"}, {"max_ms": -1}, {"min_clean": 2}, {"prefer": "luck"}, {"x": 1}])
 def test_limits_that_cannot_be_are_one_sentence(alive, limits):
-    posted = httpx.post(f"{alive}/api/plan", json=limits, timeout=HANGS)
+    posted = CLIENT.post(f"{alive}/api/plan", json=limits)
     for refused in (get(alive, "/api/plan", **limits), posted):
         assert refused.status_code == 422
         assert next(iter(limits)) in refused.json()["error"]
@@ -151,7 +151,7 @@ def test_many_clients_with_random_dials_get_the_answers_of_the_model(server, mod
             known.setdefault(asked, []).append(said.json()["probabilities"])
 
     async def crowd():
-        async with httpx.AsyncClient(timeout=HANGS, limits=httpx.Limits(max_connections=64)) as web:
+        async with httpx.AsyncClient(**ONCE) as web:
             await asyncio.gather(*(client(i, web) for i in range(64)))
 
     asyncio.run(crowd())

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.serving import HANGS, OPEN, PICTURES, PIXELS, get, png, post, post_raw, raw, send_file, serving
+from helpers.serving import CLIENT, HANGS, OPEN, PICTURES, PIXELS, get, png, post, post_raw, raw, send_file, serving
 from splitmix.runtime.images import picture_from_file
 from splitmix.serve.app import make_app
 from splitmix.serve.limits import Guard, RequestRates, ServerLimits
@@ -77,7 +77,7 @@ def test_other_kinds_of_body_are_named(alive, kind):
 def test_a_form_without_boundary_file_or_known_settings_is_refused(alive):
     assert post_raw(alive, b"--x", "multipart/form-data").status_code == 400
     other = {"other": ("x.png", png(PICTURES[0]))}
-    assert httpx.post(f"{alive}/api/predict", files=other, timeout=HANGS).status_code == 422
+    assert CLIENT.post(f"{alive}/api/predict", files=other).status_code == 422
     assert send_file(alive, png(PICTURES[0]), colour="red").status_code == 422
     assert send_file(alive, png(PICTURES[0]), robust="nan").status_code == 422
     assert send_file(alive, png(PICTURES[0]), **{f"x{i}": "1" for i in range(50)}).status_code == 400
@@ -85,7 +85,7 @@ def test_a_form_without_boundary_file_or_known_settings_is_refused(alive):
 
 def test_unknown_paths_and_methods_are_sentences(alive):
     for method, path in (("GET", "/nothing"), ("DELETE", "/api/predict"), ("GET", "/static/../app.py")):
-        refused = httpx.request(method, f"{alive}{path}", timeout=HANGS)
+        refused = CLIENT.request(method, f"{alive}{path}")
         assert refused.status_code in (404, 405)
         assert "see /docs" in refused.json()["error"]
     answer = raw(alive, b"GET /static/../../app.py HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -139,13 +139,11 @@ def test_what_is_no_picture_is_refused(alive, data):
 def test_mutated_pictures_never_break_the_server(alive):
     rng = random.Random(0)
     whole = png(PICTURES[0])
-    with httpx.Client(timeout=HANGS) as client:
-        for _ in range(100):
-            data = bytearray(whole)
-            for _ in range(rng.randint(1, 8)):
-                data[rng.randrange(len(data))] = rng.randrange(256)
-            said = client.post(f"{alive}/api/predict", files={"image": ("x", bytes(data))})
-            assert said.status_code in (200, 400, 413), said.text
+    for _ in range(100):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 8)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        assert send_file(alive, bytes(data)).status_code in (200, 400, 413)
 
 
 def test_pictures_of_any_kind_and_size_fit():
@@ -179,7 +177,7 @@ def test_an_endless_body_is_cut_off(alive):
             yield bytes(1 << 16)
 
     try:
-        answer = httpx.post(f"{alive}/api/predict", content=pieces(), timeout=HANGS)
+        answer = CLIENT.post(f"{alive}/api/predict", content=pieces())
         assert answer.status_code == 413
     except httpx.TransportError:  # we hung up while it was still sending
         pass
@@ -218,7 +216,7 @@ def test_a_half_sent_request_times_out_and_a_second_on_the_same_line_has_its_own
 
 
 def in_process(app):
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=HANGS)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=HANGS, verify=False)
 
 
 def test_more_than_the_rate_is_told_to_wait():

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.reproducible import rng_for
+from splitmix.data.partition import Rows
 from splitmix.data.task import Domain
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ FONTS = (
 
 Images = NDArray[np.uint8]
 Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
 Rng = np.random.Generator
 
 _log = logging.getLogger(__name__)

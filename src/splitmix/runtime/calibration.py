@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from splitmix.core.reproducible import torch_rng_for
 from splitmix.core.types import Weights
 from splitmix.core.width import Width
 from splitmix.runtime.images import BATCH, to_net
-from splitmix.runtime.manifest import HEADER, ITEM, Manifest, ManifestRecord, TensorSpec, strict_json
+from splitmix.runtime.manifest import HEADER_BYTES, ITEM, Manifest, ManifestRecord, TensorSpec, strict_json
 from splitmix.runtime.tensors import check_numbers, parse_header, parse_tensors, read_regular
 
 FILE = "calibration.safetensors"
@@ -36,18 +37,18 @@ def _printable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(max_length=499), AfterValidator(_printable)]
+_Printed = Annotated[str, Field(max_length=499), AfterValidator(_printable)]
 Positive = Annotated[int, Field(ge=1)]
 
 
 class CalibrationRecord(ManifestRecord):
     """What the file of a calibration says of itself."""
 
-    bundle: Text
+    bundle: _Printed
     bases: Positive
     images: Positive
-    attack: Text | None
-    sha256: Text
+    attack: _Printed | None
+    sha256: _Printed
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def read_calibration(path: Path, manifest: Manifest) -> Calibration:
     """A calibration of this very bundle; all else is one sentence."""
     where = f"'{path}'"
     known = {n: shape for n, (shape, _) in manifest.entries().items() if n.endswith(("running_mean", "running_var"))}
-    most = HEADER + ITEM["F32"] * len(manifest.bases) * sum(shape.numel() for shape in map(torch.Size, known.values()))
+    most = HEADER_BYTES + ITEM["F32"] * len(manifest.bases) * sum(map(math.prod, known.values()))
     data = read_regular(path, most)
     _, metadata = parse_header(data, where)
     about = _about(strict_json(metadata.get("calibration", "null"), where))

@@ -21,7 +21,7 @@ SCHEMA = 1
 MOST_BYTES = 2 << 30  # of all bases together
 MOST_MANIFEST = 4 << 20
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # texts of a bundle may be shown in a terminal
-HEADER = 64 << 10  # bytes that the header of a base's file may take
+HEADER_BYTES = 64 << 10  # bytes that the header of a base's file may take
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
 Text = Annotated[str, Field(max_length=2000, pattern=PRINTABLE)]
@@ -176,8 +176,8 @@ def _check_bases(said: Manifest) -> None:
         raise ValueError(f"it has {len(said.bases)} bases of width {said.atom}, more than make up width 1")
     if len({base.trained_as for base in said.bases}) < len(said.bases):
         raise ValueError("it names a base twice")
-    most = HEADER + sum(ITEM[dtype] * math.prod(shape) for shape, dtype in said.entries().values())
-    if any(not most - HEADER <= base.bytes <= most for base in said.bases):
+    most = HEADER_BYTES + sum(ITEM[dtype] * math.prod(shape) for shape, dtype in said.entries().values())
+    if any(not most - HEADER_BYTES <= base.bytes <= most for base in said.bases):
         raise ValueError(f"its files are said to have a size that a base of {said.net.name} cannot have")
     if most * len(said.bases) > MOST_BYTES:
         raise ValueError(f"its bases take more than {MOST_BYTES:,} bytes")

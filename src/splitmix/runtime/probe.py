@@ -7,7 +7,6 @@ import platform
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 from time import perf_counter
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -29,8 +28,10 @@ SECONDS = 2.0  # of measuring, for all widths together
 ROUNDS = (5, 50)  # fewest and most
 
 
-@dataclass(frozen=True)
-class Measured:
+Reading = Annotated[float, Field(gt=0, lt=1e9)]
+
+
+class Measured(BaseModel):
     """One image at one width: its time in the quick quarter and in the slow tenth of the runs, and the memory it needs.
 
     Whatever else the device does only adds to the time: the quick quarter is that of the model, the slow tenth shows
@@ -40,19 +41,9 @@ class Measured:
     themselves. A device that loads only the bases of this width needs no more.
     """
 
-    width: Width
-    ms: float
-    slow_ms: float
-    mb: float
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
-
-Reading = Annotated[float, Field(gt=0, lt=1e9)]
-
-
-class ProbeRow(BaseModel):
-    """One width, as it is remembered."""
-
-    width: str
+    width: Annotated[Width, BeforeValidator(Width), PlainSerializer(str, return_type=str)]
     ms: Reading
     slow_ms: Reading
     mb: Reading
@@ -62,7 +53,7 @@ class ProbeFile(BaseModel):
     """What a device remembers of a bundle."""
 
     device: dict[str, str | int] = {}
-    rows: list[ProbeRow]
+    rows: list[Measured]
 
 
 def probe(model: Model, *, fresh: bool = False) -> tuple[Measured, ...]:
@@ -90,10 +81,11 @@ def measure_widths(model: Model, *, seconds: float = SECONDS) -> list[Measured]:
             start = perf_counter()
             model(image, width, robust)
             times[width].append(1e3 * (perf_counter() - start))
-    return [
-        Measured(width, quantiles(spent, n=4)[0], quantiles(spent, n=10)[-1], memory_mb(model, width))
-        for width, spent in times.items()
-    ]
+    found = []
+    for width, spent in times.items():
+        quick, slow = quantiles(spent, n=4)[0], quantiles(spent, n=10)[-1]
+        found.append(Measured(width=width, ms=quick, slow_ms=slow, mb=memory_mb(model, width)))
+    return found
 
 
 def memory_mb(model: Model, width: Width) -> float:
@@ -161,13 +153,12 @@ def _processor() -> str:
 def _remembered(place: Path) -> dict[Width, Measured]:
     """What was measured before; nothing, if it cannot be read."""
     try:
-        rows = ProbeFile.model_validate_json(place.read_bytes()).rows
-        return {Width(row.width): Measured(Width(row.width), row.ms, row.slow_ms, row.mb) for row in rows}
-    except (OSError, ValidationError, ValueError, ZeroDivisionError):
+        return {row.width: row for row in ProbeFile.model_validate_json(place.read_bytes()).rows}
+    except (OSError, ValueError, TypeError, ZeroDivisionError):
         return {}
 
 
-def _remember(place: Path, rows: Sequence[Measured]) -> None:
-    kept = ProbeFile(device=device(), rows=[ProbeRow(**{**vars(row), "width": str(row.width)}) for row in rows])
+def _remember(place: Path, rows: list[Measured]) -> None:
+    kept = ProbeFile(device=device(), rows=rows).model_dump(mode="json")
     with suppress(UserError):  # a device without a disk measures anew each time
-        write_atomically(place, json.dumps(kept.model_dump(), indent=1).encode())
+        write_atomically(place, json.dumps(kept, indent=1).encode())

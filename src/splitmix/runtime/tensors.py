@@ -12,7 +12,7 @@ from safetensors.torch import load
 
 from splitmix.core.errors import UserError
 from splitmix.core.types import Weights
-from splitmix.runtime.manifest import HEADER, ITEM, TensorSpec, readable, strict_json
+from splitmix.runtime.manifest import HEADER_BYTES, ITEM, TensorSpec, readable, strict_json
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -67,7 +67,7 @@ def check_numbers(tensors: Weights, where: str) -> None:
 def parse_header(data: bytes, where: str) -> tuple[dict[str, object], dict[str, str]]:
     """What a safetensors file says of its entries, not yet checked, and its metadata."""
     size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > min(HEADER, len(data) - 8):
+    if len(data) < 8 or size > min(HEADER_BYTES, len(data) - 8):
         raise UserError(f"{where} is truncated, or no safetensors file; fetch it again")
     header = strict_json(data[8 : 8 + size], where)
     if not isinstance(header, dict):

@@ -18,7 +18,7 @@ Decode = Callable[[tuple[int, ...]], Pixels]  # the shape of the model's images 
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
-class Question(BaseModel):
+class PictureQuestion(BaseModel):
     """How a picture is to be classified."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -42,7 +42,7 @@ class Question(BaseModel):
         return value
 
 
-class PixelQuestion(Question):
+class PixelQuestion(PictureQuestion):
     """A picture as numbers, and how it is to be classified."""
 
     pixels: Any = Field(..., description="rows of pixels, each of whole numbers from 0 to 255")
@@ -140,7 +140,7 @@ class PlanAnswer(BaseModel):
     relax: dict[str, float] = Field(description="what the missed limits would have to be")
 
 
-async def read_question(request: Request, most_pixels: int) -> tuple[Question, Decode]:
+async def read_question(request: Request, most_pixels: int) -> tuple[PictureQuestion, Decode]:
     """How to classify, and how to get at the picture."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
@@ -155,7 +155,7 @@ async def read_question(request: Request, most_pixels: int) -> tuple[Question, D
             raise UserError("the form has no file called 'image'")
         data = await image.read()
     settings = {key: value if value != "" else None for key, value in fields.items()}
-    return checked(Question, settings), lambda shape: picture_from_file(data, shape, most=most_pixels)
+    return checked(PictureQuestion, settings), lambda shape: picture_from_file(data, shape, most=most_pixels)
 
 
 async def read_json(request: Request) -> Any:
@@ -178,7 +178,7 @@ def body_of(kind: type[BaseModel], *, form: bool = False) -> dict[str, object]:
     """A body that we read ourselves, in the words of OpenAPI: its schema as JSON, and as a form with a picture."""
     content = {"application/json": {"schema": kind.model_json_schema()}}
     if form:
-        schema = Question.model_json_schema()
+        schema = PictureQuestion.model_json_schema()
         file = {"type": "string", "format": "binary", "description": "a file (in a form)"}
         schema |= {"properties": {"image": file, **schema["properties"]}, "required": ["image"]}
         content["multipart/form-data"] = {"schema": schema}

@@ -19,7 +19,7 @@ from splitmix.runtime.plan import Limits, plan
 from splitmix.runtime.probe import probe
 from splitmix.serve.limits import ServerLimits
 from splitmix.serve.metrics import Metrics
-from splitmix.serve.questions import Attacked, PictureAnswer, PlanAnswer, PlanQuestion, Question, Verdict, Vote
+from splitmix.serve.questions import Attacked, PictureAnswer, PictureQuestion, PlanAnswer, PlanQuestion, Verdict, Vote
 
 Done = TypeVar("Done")
 
@@ -67,7 +67,7 @@ class Service:
         found = plan(self.model, limits, prefer=asked.prefer, measured=measured)
         return PlanAnswer(fits=found.fits, option=found.option, binding=list(found.binding), relax=found.relax)
 
-    def answer(self, ask: Question, pixels: Pixels, asked: float) -> PictureAnswer:
+    def answer(self, ask: PictureQuestion, pixels: Pixels, asked: float) -> PictureAnswer:
         """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock."""
         target = None if ask.label is None else self._class(ask.label)
         width = self.model.widths[-1] if ask.width is None else parse_width(ask.width)
@@ -100,7 +100,7 @@ class Service:
         return self._said(shares.numpy(), votes, 1e3 * spent)
 
     def _hurried(
-        self, ask: Question, pixels: Pixels, width: Width, robust: float, asked: float
+        self, ask: PictureQuestion, pixels: Pixels, width: Width, robust: float, asked: float
     ) -> tuple[Verdict, Width]:
         """As many bases as the deadline or the confidence wants; says which width they make up."""
         left = None

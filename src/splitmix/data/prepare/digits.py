@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
+from splitmix.data.partition import Rows
 from splitmix.data.prepare.pickles import read_pickled_arrays
 from splitmix.data.prepare.pictures import open_picture
 
-Rows = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 

@@ -107,12 +107,12 @@ class _Writer:
 
     def _writer(self, step: fx.Node) -> Callable[["_Writer", fx.Node], None]:
         kind = type(self.layer(step)) if step.op == "call_module" else step.target
-        if kind not in STEPS:
+        if kind not in NODE_WRITERS:
             said = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
             raise UserError(
                 f"the net has a step '{said}', which no ONNX file is written for yet; serve it with PyTorch"
             )
-        return STEPS[kind]
+        return NODE_WRITERS[kind]
 
 
 def _conv(to: _Writer, step: fx.Node) -> None:
@@ -198,7 +198,7 @@ def _plain(kind: str) -> Callable[[_Writer, fx.Node], None]:
     return written
 
 
-STEPS: dict[Any, Callable[[_Writer, fx.Node], None]] = {
+NODE_WRITERS: dict[Any, Callable[[_Writer, fx.Node], None]] = {
     nn.Conv2d: _conv,
     nn.Linear: _linear,
     Side: _side,
