@@ -29,23 +29,18 @@ from splitmix.nets import NETS
 from splitmix.nets.cost import cost
 from splitmix.nets.layers import Linear, norm_eps
 from splitmix.objectives.losses import cross_entropy, mask_absent
+from splitmix_paper.exhibits.widths import (
+    IMAGES,
+    MACS,
+    PARAMETERS,
+    TABLE1_CIFAR10,
+    TABLE1_DIGITS,
+    TABLE1_DOMAINNET,
+)
+from splitmix_paper.studies import WIDTHS as NAMES
 
 ATOM, FULL = Width(1, 8), Width(1)
 WIDTHS = (Width(1, 8), Width(1, 4), Width(1, 2), FULL)
-IMAGES = {"preresnet18": (32, 32, 3), "digit": (28, 28, 3), "alexnet": (256, 256, 3)}
-PRINTED = {  # the paper's Table 1, in millions: MACs and parameters of single nets, then of mixes
-    "preresnet18": ((0.9, 3.5, 14.0, 55.7), (0.2, 0.7, 2.8, 11.2), (0.9, 1.8, 3.6, 7.2), (0.2, 0.4, 0.7, 1.4)),
-    "digit": ((0.1, 0.4, 1.3, 4.8), (0.2, 0.9, 3.6, 14.2), (0.1, 0.2, 0.5, 0.9), (0.2, 0.4, 0.9, 1.8)),
-    "alexnet": ((2.5, 7.5, 25.5, 92.5), (0.9, 3.6, 14.3, 57.1), (2.5, 5.0, 9.9, 19.8), (0.9, 1.8, 3.6, 7.2)),
-}
-ACCURACY = {  # the paper's Table 1: widths 1/8, 1/4, 1/2, 1
-    "cifar10": {"fedavg": (43.4, 45.7, 50.3, 53.3), "sheterofl": (49.1, 51.4, 51.5, 49.9)},
-    "digits": {"fedavg": (86.1, 87.3, 88.7, 89.6), "sheterofl": (86.8, 87.9, 86.9, 81.3)},
-    "domainnet": {"fedavg": (67.2, 69.8, 72.6, 72.9), "sheterofl": (66.9, 67.8, 66.9, 58.7)},
-}
-ACCURACY["cifar10"]["splitmix"] = (48.0, 51.1, 52.1, 52.7)
-ACCURACY["digits"]["splitmix"] = (84.6, 87.5, 89.0, 89.8)
-ACCURACY["domainnet"]["splitmix"] = (68.4, 71.9, 73.0, 74.2)
 
 
 @cache
@@ -59,7 +54,7 @@ def mix(net, bases):
 
 @pytest.mark.parametrize("net", IMAGES)
 def test_printed_macs_are_a_tenth_of_the_true_ones_and_printed_parameters_are_right(net):
-    macs, parameters, mix_macs, mix_parameters = PRINTED[net]
+    (macs, mix_macs), (parameters, mix_parameters) = MACS[net], PARAMETERS[net]
     for i, width in enumerate(WIDTHS):
         alone, mixed = single(net, width), mix(net, 2**i)
         for true, printed in ((alone.macs, macs[i]), (mixed.macs, mix_macs[i])):
@@ -323,12 +318,17 @@ def test_counting_bases_by_floats_loses_one():
 
 
 def test_sentences_that_the_papers_own_table_contradicts():
-    ours, theirs = ({task: rows[name] for task, rows in ACCURACY.items()} for name in ("splitmix", "sheterofl"))
-    worse = {(task, i) for task in ours for i in range(4) if ours[task][i] < theirs[task][i]}
-    assert worse == {("cifar10", 0), ("cifar10", 1), ("digits", 0), ("digits", 1)}  # "outperforms with the same width"
-    assert max(ACCURACY["cifar10"], key=lambda name: ACCURACY["cifar10"][name][0]) == "sheterofl"  # "much lower"
-    assert ours["domainnet"][3] > max(ACCURACY["domainnet"]["fedavg"])  # "not comparable with the wider ones"
-    assert 81.8 not in theirs["cifar10"]
+    tables = {"cifar10": TABLE1_CIFAR10, "digits": TABLE1_DIGITS, "domainnet": TABLE1_DOMAINNET}
+    printed = {
+        task: {(place.series, place.key): v for place, v in table.printed.items()} for task, table in tables.items()
+    }
+    worse = {(t, w) for t, at in printed.items() for w in NAMES if at["Split-Mix", w] < at["SHeteroFL", w]}
+    assert worse == {(task, w) for task in ("cifar10", "digits") for w in ("1/8", "1/4")}  # "outperforms with the same"
+    narrow = {series: value for (series, width), value in printed["cifar10"].items() if width == "1/8"}
+    assert max(narrow, key=narrow.__getitem__) == "SHeteroFL"  # "much lower"
+    widest = [value for (series, _), value in printed["domainnet"].items() if series.startswith("FedAvg")]
+    assert printed["domainnet"]["Split-Mix", "1"] > max(widest)  # "not comparable with the wider ones"
+    assert 81.8 not in [value for (series, _), value in printed["cifar10"].items() if series == "SHeteroFL"]
 
 
 def test_the_page_names_every_test_here_and_none_that_is_gone():

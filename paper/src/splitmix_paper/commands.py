@@ -83,15 +83,15 @@ def run_entries(
     mixed_precision
         Train in bfloat16 where that is safe: faster on a GPU. Such runs are kept apart from the others.
     """
-    from splitmix_paper.catalogue import find_entries
-    from splitmix_paper.needs import Change, Store
-    from splitmix_paper.queue import jobs_of, work
+    from splitmix_paper.exhibit import Change
+    from splitmix_paper.exhibits import find_exhibits
+    from splitmix_paper.runs import Store, jobs_of, work
 
-    chosen, where = find_entries(names), folder(out, checked_scale(scale))
-    bench = make_workshop(machine)
+    chosen, where = find_exhibits(names), folder(out, checked_scale(scale))
+    workshop = make_workshop(machine)
     jobs = jobs_of(chosen, scale, Store(where), Change(tuple(checked_seeds(seeds, ())), mixed_precision))
     with repeatable():
-        work(jobs, bench)
+        work(jobs, workshop)
     say(f"{len(jobs)} runs of {len(chosen)} entries are done; report them with: splitmix paper report --out {where}")
 
 
@@ -121,7 +121,7 @@ def report_entries(
     data_root
         Folder of data sets, for sample images; default: the variable SPLITMIX_DATA.
     """
-    from splitmix_paper.needs import Change
+    from splitmix_paper.exhibit import Change
     from splitmix_paper.report import write_report
 
     change = Change(tuple(checked_seeds(seeds, ())), mixed_precision)
@@ -143,17 +143,14 @@ def keep_runs(to: Path, *, scale: Scale = "cpu", out: Path | None = None) -> Non
     out
         Folder of the runs; default: runs/paper-SCALE.
     """
-    from splitmix_paper.catalogue import ENTRIES
-    from splitmix_paper.keep import keep
-    from splitmix_paper.needs import Store
-    from splitmix_paper.queue import jobs_of
+    from splitmix_paper.exhibits import EXHIBITS
+    from splitmix_paper.runs import Store, jobs_of, keep
 
     if checked_scale(scale) == "smoke":
         raise UserError("runs at the scale smoke mean nothing and are quickly made; keep those of cpu or paper")
-    jobs = jobs_of(ENTRIES.values(), scale, Store(folder(out, scale)))
-    copied = keep(jobs, to)
-    done = sum(job.done for job in jobs)
-    say(f"{copied} runs copied, {done - copied} were there; report them with: splitmix paper report --out {to}")
+    jobs = jobs_of(EXHIBITS.values(), scale, Store(folder(out, scale)))
+    copied, there = keep(jobs, to)
+    say(f"{copied} runs copied, {there} were there; report them with: splitmix paper report --out {to}")
 
 
 def folder(out: Path | None, scale: str) -> Path:

@@ -1,31 +1,30 @@
-"""What `paper list` shows: each entry, its runs, and the time they take."""
+"""What `paper list` shows: each exhibit, its runs, and the time they take."""
 
 from pathlib import Path
 from typing import Any
 
 from splitmix.report.pages import duration
-from splitmix_paper.catalogue import ENTRIES
-from splitmix_paper.needs import Store
-from splitmix_paper.queue import Job, jobs_of
+from splitmix_paper.exhibits import EXHIBITS
+from splitmix_paper.runs import Job, Store, jobs_of
 
 
 def rows_of(scale: str, out: Path) -> list[dict[str, Any]]:
-    """A row for each entry, in the order in which all are run; shared runs are counted where they come first."""
-    store, seen = Store(out), set()
+    """A row for each exhibit, in the order in which all are run; shared runs are counted where they come first."""
+    every, seen = jobs_of(EXHIBITS.values(), scale, Store(out)), set()
     rows = []
-    for entry in ENTRIES.values():
-        jobs = jobs_of([entry], scale, store)
-        new = [job for job in jobs if job.config.digest() not in seen]
-        seen |= {job.config.digest() for job in jobs}
+    for exhibit in EXHIBITS.values():
+        jobs = [job for job in every if exhibit.name in job.exhibits]
+        new = [job for job in jobs if job.digest not in seen]
+        seen |= {job.digest for job in jobs}
         rows.append(
             {
-                "name": entry.name,
-                "place": entry.place,
-                "title": entry.title,
+                "name": exhibit.name,
+                "place": exhibit.place,
+                "title": exhibit.title,
                 "runs": f"{sum(job.done for job in jobs)}/{len(jobs)}",
                 "seconds": total(jobs),
                 "first": total(new),
-                "left": None if total(jobs) is None else sum(job.left for job in new),
+                "left": None if total(jobs) is None else sum(job.expected for job in new),
             }
         )
     return rows
@@ -33,7 +32,7 @@ def rows_of(scale: str, out: Path) -> list[dict[str, Any]]:
 
 def total(jobs: list[Job]) -> float | None:
     """Seconds of all runs, or None where they were not measured."""
-    seconds = [job.seconds for job in jobs]
+    seconds = [job.whole for job in jobs]
     return sum(known for known in seconds if known is not None) if None not in seconds else None
 
 

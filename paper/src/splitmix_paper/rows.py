@@ -1,258 +1,272 @@
-"""The rows of each entry: what its table shows and its claims are judged by."""
+"""Rows: all that is known of the runs, one measured number a line, in `rows.jsonl`.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from statistics import fmean, median, pstdev
-from typing import NamedTuple
+Tables, pictures and verdicts read rows and nothing else, so a run whose folder is gone is simply rows that stay. Of two
+rows that measure the same, the later line counts.
+"""
 
-from splitmix.compare.maps import fedavg_domains
-from splitmix.compare.standings import MethodRuns as Runs
-from splitmix.core.width import Width, parse_width
-from splitmix.nets import find_net
-from splitmix.runs.records import domain_names
-from splitmix_paper.claims import Values
-from splitmix_paper.expected import AUTHORS, PRINTED
-from splitmix_paper.found import Found, Row, learning_curve, scores_of, width_rows
-from splitmix_paper.printed import DIGITS_BY_AUTHORS, SCALINGS, WIDTHS
-from splitmix_paper.sets import COHORTS, FEDAVG, OURS, SHETEROFL, SPLITMIX
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
-BYTES = 4  # of a parameter
+from pydantic import BaseModel, ConfigDict
 
+from splitmix.compare.costs_file import StoredCosts, read_costs
+from splitmix.core.errors import UserError
+from splitmix.core.files import write_atomically
+from splitmix.core.width import parse_width
+from splitmix.runs.config import Config, Setting, make_config
+from splitmix.runs.grid import read_grid
+from splitmix.runs.records import Result, printable, read_metrics, read_result, round_seconds, scored_clients
 
-def rows_of(found: Found) -> list[Row]:
-    """All rows, the paper's values beside them; what is remembered comes first, but runs that are here count."""
-    printed = found.entry.printed
-    rows: dict[tuple[str, str], Row] = {}
-    for row in (*_remembered(found), *(ROWS[found.entry.shown](found) if found.mixed else ())):
-        known = rows.get((row.series, row.key), row)
-        rows[row.series, row.key] = replace(
-            row, values={**known.values, **row.values}, printed=printed.get(row.series, {}).get(row.key)
-        )
-    return list(rows.values())
-
-
-def _remembered(found: Found) -> Iterator[Row]:
-    for row in found.memory["rows"] if found.memory else ():
-        yield Row(row["series"], row["key"], row["seeds"])
+FILE = "rows.jsonl"
+DIGITS = 6  # of what is stored
+RUN = "its run"  # where a row comes from, unless it says otherwise
+NORMS = ("batch", "client", "tracked", "local")  # those that tables show
+ACCURACY, SECONDS, ROUND = "accuracy", "seconds", "seconds of a round"
+DOWNLOAD, WORK, REACHED, BUDGET = "bytes down in a round", "MACs in a round", "share of the net trained", "budget"
+WORST = "worst difference from FedAvg"
 
 
-def values_of(found: Found, rows: Sequence[Row]) -> Values:
-    """The same numbers as claims look at them, and some that are made of them."""
-    values: dict[str, dict[str, list[float]]] = {}
-    for row in [*rows, *DERIVED.get(found.entry.shown, _nothing)(found, rows)]:
-        if row.values:
-            values.setdefault(row.series, {})[row.key] = list(row.values.values())
-    return values
+class Row(BaseModel):
+    """One number, and all that is needed to know what it is of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    study: str
+    scale: str
+    method: str
+    seed: int
+    config: str  # the hash of all settings
+    settings: dict[str, Setting]  # the task, and all that differs from its defaults
+    substitutes: tuple[str, ...] = ()  # data that is not the paper's
+    measure: str
+    value: float
+    split: str | None = None
+    norm: str | None = None  # where norm statistics come from
+    width: str | None = None
+    robust: float | None = None  # the dial
+    attack: str | None = None  # in words; none: the images as they are
+    weak: bool = False  # whether the attack is
+    images: int | None = None  # of each client, where not all were taken
+    samples: int | None = None  # images in all
+    clients: tuple[float | None, ...] | None = None  # the value of each
+    domains: dict[str, float | None] | None = None
+    homes: tuple[str, ...] | None = None  # the domain of each client
+    curve: tuple[tuple[int, float], ...] | None = None  # by round, counted from 1
+    reached: dict[str, dict[str, float]] | None = None  # by domain and slice of the net
+    source: str = RUN
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What it measures: two rows of the same key are the same number twice."""
+        return self.config, self.measure, self.split, self.norm, self.width, self.robust, self.attack
+
+    def line(self) -> str:
+        return self.model_dump_json(exclude_defaults=True) + "\n"
 
 
-def printed_values(found: Found) -> Values:
-    """What the paper prints, as claims look at it."""
-    return {series: {key: [value] for key, value in keys.items()} for series, keys in found.entry.printed.items()}
+@dataclass(frozen=True)
+class Measured:
+    """All rows of one run."""
+
+    rows: tuple[Row, ...]
+
+    def find(self, measure: str, **where: object) -> Row | None:
+        """The one row that measures this, with these properties."""
+        found = (row for row in self.rows if row.measure == measure)
+        return next((row for row in found if all(getattr(row, key) == value for key, value in where.items())), None)
+
+    def score(self, width: str, norm: str = "batch") -> Row | None:
+        """The test accuracy at a width, with these norm statistics if the run has them, else with its own."""
+        return self.find(ACCURACY, split="test", width=width, norm=norm if norm in self.norms else self.norms[0])
+
+    def curve(self, width: str) -> list[tuple[float, float]]:
+        """Validation accuracy in per cent by round."""
+        row = self.find(ACCURACY, split="val", width=width)
+        return [(x, 100 * y) for x, y in row.curve or ()] if row else []
+
+    def grid(self) -> list[Row]:
+        """What was measured at each dial, clean and under attack."""
+        return [row for row in self.rows if row.robust is not None]
+
+    @cached_property
+    def norms(self) -> list[str | None]:
+        return list(dict.fromkeys(row.norm for row in self._scores())) or [None]
+
+    @cached_property
+    def widths(self) -> list[str]:
+        """All that were scored or validated, from narrow to wide."""
+        plain = (row for row in self.rows if row.measure == ACCURACY and row.robust is None)
+        return sorted({row.width for row in plain if row.width}, key=parse_width)
+
+    @property
+    def by_client(self) -> bool:
+        """Whether what single clients reach is known, as verdicts need it."""
+        return any(row.clients for row in self.rows if row.measure == ACCURACY)
+
+    @property
+    def own(self) -> bool:
+        """Whether it was read from its run."""
+        return any(row.source == RUN for row in self.rows)
+
+    def _scores(self) -> Iterator[Row]:
+        return (row for row in self.rows if row.measure == ACCURACY and row.split == "test" and row.robust is None)
 
 
-def _nothing(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
-    return iter(())
+class Rows:
+    """The rows of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / FILE
+        self._rows: dict[tuple[object, ...], Row] = {row.key: row for row in read_rows(self.file)}
+
+    def of(self, config: str) -> Measured | None:
+        """What is known of the run of this config, if anything is."""
+        return self._by_config.get(config)
+
+    def learn(self, rows: Iterable[Row]) -> None:
+        """Know them, too; what else was known of the same numbers is forgotten."""
+        self._rows |= {row.key: row for row in rows}
+        self.__dict__.pop("_by_config", None)
+
+    def write(self) -> None:
+        """Store all, if there are any."""
+        if self._rows:
+            write_atomically(self.file, "".join(row.line() for row in self._rows.values()).encode())
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows.values())
+
+    @cached_property
+    def _by_config(self) -> dict[str, Measured]:
+        found: dict[str, list[Row]] = {}
+        for row in self:
+            found.setdefault(row.config, []).append(row)
+        return {config: Measured(tuple(rows)) for config, rows in found.items()}
 
 
-def _widths(found: Found) -> Iterator[Row]:
-    for label, runs in found.runs.items():
-        yield from width_rows(runs, label, WIDTHS)
-    if OURS in found.runs:
-        yield from width_rows(found.runs[OURS], f"{OURS}, calibrated norms", WIDTHS, norm="client")
-
-
-def _widths_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
-    """What others measured for Split-Mix, where a claim asks for it; only full runs can be held against it."""
-    if found.scale != "smoke" and any(row.series == OURS for row in rows):
-        for series, values in ((AUTHORS, DIGITS_BY_AUTHORS), (PRINTED, found.entry.printed.get(SPLITMIX, {}))):
-            for width, value in values.items():
-                yield Row(series, width, {1: value})
-
-
-def _ablation(found: Found) -> Iterator[Row]:
-    """Rows in the order of the paper; a training with the statistics of the batch is scored in two ways."""
-    ways = (("batch average", "batch average", "batch"), ("post average", "batch average", "client"))
-    for words, trained, norm in (*ways, *((name, name, "") for name in ("tracked", "locally tracked"))):
-        for scaling in SCALINGS:
-            if (runs := found.runs.get(f"{trained}, {scaling}")) is not None:
-                yield from width_rows(runs, f"{words}, {scaling}", WIDTHS, norm)
-
-
-def _budgets(found: Found) -> Iterator[Row]:
-    """Widths that clients trained, and those of the paper's tables."""
-    for label, runs in found.runs.items():
-        trained = {client["budget"] for client in runs.runs[0].result["clients"]}
-        yield from width_rows(runs, label, [*WIDTHS, *trained])
-
-
-def _contact_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
-    for cohort in COHORTS:
-        for label in (SPLITMIX, SHETEROFL):
-            for row in rows:
-                if (row.series, row.key) == (f"{cohort} clients: {label}", "1"):
-                    yield Row(label, f"{cohort} clients", row.values)
-
-
-def _final(found: Found) -> Iterator[Row]:
-    """Validation accuracy after the last round; FedAvg's nets make one series."""
-    for label, runs in found.runs.items():
-        study, _, method = label.partition(": ")
-        series = f"{study}: FedAvg" if method in FEDAVG else label
-        for width in (width for width in WIDTHS if width in runs.widths):
-            yield Row(series, width, {run.seed: learning_curve(run, width)[-1][1] for run in runs.runs})
-
-
-def _full_width(found: Found) -> Iterator[Row]:
-    """The last validation at the widest width, and the round in which all of a data set reach the same level."""
-    curves = {label: learning_curve(runs.runs[0], runs.widths[-1]) for label, runs in found.runs.items()}
-    for label, runs in found.runs.items():
-        yield Row(label, runs.widths[-1], {runs.runs[0].seed: curves[label][-1][1]})
-        study = label.partition(": ")[0]
-        wanted = found.entry.needs(found.scale)
-        rivals = [need.label for need in wanted if need.label.startswith(f"{study}: ")]
-        if all(rival in curves for rival in rivals):
-            level = min(max(y for _, y in curves[rival]) for rival in rivals)
-            reached = next(x for x, y in curves[label] if y >= level - 1e-9)
-            yield Row(label, "rounds", {runs.runs[0].seed: reached})
-
-
-def _clients(found: Found) -> Iterator[Row]:
-    for label, runs in found.runs.items():
-        run, scores = runs.runs[0], scores_of(runs.runs[0])
-        shares = [100 * share for share in scores[runs.widths[-1]].get("clients", []) if share is not None]
-        yield Row(label, "accuracy", {run.seed: fmean(shares)})
-        yield Row(label, "spread", {run.seed: pstdev(shares)})
-        rounds = run.result.get("rounds", 1)
-        if run.costs:
-            yield Row(label, "download", {run.seed: fmean(run.costs["down"]) / BYTES / rounds / 1e6})
-            yield Row(label, "work", {run.seed: fmean(run.costs["macs"]) / rounds / 1e9})
-
-
-def _domains(found: Found) -> Iterator[Row]:
-    """The share of parameters that each domain trains, and its worst loss against FedAvg of the same width."""
-    base = fedavg_domains(found.picked(*FEDAVG))
-    for runs in found.picked(SPLITMIX, SHETEROFL):
-        run = runs.runs[0]
-        if run.costs:
-            shares = {name: 100 * share for name, share in run.costs["coverage"]["domains"].items()}
-            for name, share in shares.items():
-                yield Row(runs.label, f"{name}: trained", {run.seed: share})
-        for name in domain_names(run.result):
-            losses = list(_losses(runs, base, name))
-            if losses:
-                yield Row(runs.label, f"{name}: worst", {run.seed: min(losses)})
-
-
-def _losses(runs: Runs, base: Mapping[str, Mapping[str, float]], domain: str) -> Iterator[float]:
-    for width, score in runs.runs[0].scores.items():
-        mine, theirs = score.get("domains", {}).get(domain), base.get(width, {}).get(domain)
-        if mine is not None and theirs is not None:
-            yield 100 * (mine - theirs)
-
-
-def _domains_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
-    for label in (SPLITMIX, SHETEROFL):
-        for ending, key in ((": trained", "least trained"), (": worst", "worst domain")):
-            values = [row.mean for row in rows if row.series == label and row.key.endswith(ending)]
-            if known := [value for value in values if value is not None]:
-                yield Row(label, key, {1: min(known)})
-        yield Row(label, "all", {1: 100.0})
-
-
-def _clock(found: Found) -> Iterator[Row]:
-    """The middle one of a run's rounds, for each seed."""
-    for label, runs in found.runs.items():
-        if label.startswith("time of "):
-            times = {
-                run.seed: median(row["seconds"] for row in run.metrics if row["kind"] == "round") for run in runs.runs
-            }
-            yield Row(label.removeprefix("time of "), "seconds", times)
-
-
-def _dials(found: Found) -> Iterator[Row]:
-    for label, grid in found.grids():
-        seed = found.runs[label].runs[0].seed
-        several = len({row["width"] for row in grid["rows"]}) > 1
-        for row in grid["rows"]:
-            width = f", width {row['width']}" if several else ""
-            dial = f", dial {row['robust']:g}" if len(grid["rows"]) > 1 else ""
-            for kind, share in (("clean", row["clean"]), ("attacked", row["attacked"])):
-                if share is not None:
-                    yield Row(f"{label}{width}{dial}", kind, {seed: 100 * share})
-
-
-def _dials_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
-    """By dial at one width, and by width at one dial."""
-    for row in rows:
-        at = turned(row.series)
-        if at.width:
-            yield Row(f"{at.label}, {row.key} at {at.dial or '0'}", at.width, row.values)
-        else:
-            yield Row(at.label, f"{row.key} at {at.dial or '0'}", row.values)
-
-
-class Turned(NamedTuple):
-    """What was trained, and where its dials stood; empty: it has but one."""
-
-    label: str
-    width: str = ""
-    dial: str = ""
-
-
-def turned(series: str) -> Turned:
-    """The parts of a series of dials.
-
-    >>> turned("FedAvg + AT 0.5"), turned("Split-Mix + DAT, width 1/8, dial 0.2")
-    (Turned(label='FedAvg + AT 0.5', width='', dial=''), Turned(label='Split-Mix + DAT', width='1/8', dial='0.2'))
-    """
-    label, *parts = series.split(", ")
-    return Turned(label, **dict(part.split() for part in parts))
-
-
-def _layers(found: Found) -> Iterator[Row]:
-    """Outputs and kernels of our net's layers at full width."""
-    module = find_net(found.entry.net)(Width(1))
-    for name, entry in module.named_parameters():
-        layer, _, kind = name.rpartition(".")
-        if kind == "weight" and layer.startswith(("conv", "fc")):
-            yield Row(layer, "outputs", {0: float(entry.shape[1])})
-            if entry.dim() == 5:
-                yield Row(layer, "kernel", {0: float(entry.shape[-1])})
-
-
-def _layers_derived(found: Found, rows: Sequence[Row]) -> Iterator[Row]:
-    for series, keys in found.entry.printed.items():
-        for key, value in keys.items():
-            yield Row(series, f"{key} of the paper", {0: value})
-
-
-ROWS: Mapping[str, Callable[[Found], Iterator[Row]]] = {
-    "widths": _widths,
-    "ablation": _ablation,
-    "budgets": _budgets,
-    "contact": _widths,
-    "convergence": _final,
-    "full-width": _full_width,
-    "clients": _clients,
-    "domains": _domains,
-    "clock": _clock,
-    "dials": _dials,
-    "layers": _layers,
-    "samples": lambda found: iter(()),
-}
-DERIVED: Mapping[str, Callable[[Found, Sequence[Row]], Iterator[Row]]] = {
-    "widths": _widths_derived,
-    "contact": _contact_derived,
-    "domains": _domains_derived,
-    "dials": _dials_derived,
-    "layers": _layers_derived,
-}
-
-
-def in_order(keys: Sequence[str]) -> list[str]:
-    """Widths from narrow to wide, all else as it comes."""
-    unique = list(dict.fromkeys(keys))
+def read_rows(file: Path) -> list[Row]:
+    """The rows of a file; none if there is no file."""
     try:
-        return sorted(unique, key=parse_width)
-    except ValueError:
-        return unique
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for place, line in enumerate(lines, start=1):
+        try:
+            found.append(Row.model_validate(printable(json.loads(line))))
+        except (ValueError, RecursionError):
+            raise UserError(f"line {place} of '{file}' is no row; take it out, or move the file away") from None
+    return found
+
+
+@dataclass(frozen=True)
+class About:
+    """What the rows of a run have in common."""
+
+    study: str
+    scale: str
+    method: str
+    config: Config
+    substitutes: tuple[str, ...] = ()
+    source: str = RUN
+
+    def row(self, measure: str, value: float, **more: Any) -> Row:
+        return Row(
+            study=self.study,
+            scale=self.scale,
+            method=self.method,
+            seed=self.config.seed,
+            config=self.config.digest(),
+            settings=own_settings(self.config),
+            substitutes=self.substitutes,
+            measure=measure,
+            value=_short(value),
+            source=self.source,
+            **more,
+        )
+
+
+def own_settings(config: Config) -> dict[str, Setting]:
+    """What sets a config apart from the defaults of its task; its norms and its seed are always named."""
+    usual = make_config({"task": config.task}).model_dump(mode="json")
+    named = config.model_dump(mode="json", exclude={"checkpoint_every", "min_share", "repeats"})
+    kept = ("task", "norm", "seed")
+    return {key: value for key, value in named.items() if key in kept or value != usual[key]}
+
+
+def rows_of_run(folder: Path, about: About) -> Iterator[Row]:
+    """Everything that tables and pictures show of a finished run."""
+    result, metrics = read_result(folder), read_metrics(folder)
+    for score in result["scores"]:
+        if score.get("norm", NORMS[0]) in NORMS:
+            yield about.row(
+                ACCURACY,
+                score["accuracy"],
+                split=score.get("split", "test"),
+                norm=score.get("norm"),
+                width=score["width"],
+                clients=_each(score.get("clients")),
+                domains=_named(score.get("domains")),
+            )
+    yield from _curves(about, metrics)
+    yield about.row(SECONDS, max(round_seconds(metrics), result.get("seconds", 0.0)))
+    if times := [row["seconds"] for row in metrics if row["kind"] == "round" and "seconds" in row]:
+        yield about.row(ROUND, median(times))
+    clients = scored_clients(result) or result["clients"]
+    budgets = [float(parse_width(client["budget"])) for client in clients]
+    homes = tuple(client["domain"] for client in clients)
+    yield about.row(BUDGET, fmean(budgets), clients=_each(budgets), homes=homes)
+    if (costs := read_costs(folder)) is not None:
+        yield from _costs(about, result, costs)
+    if (folder / "grid.json").exists():
+        yield from _grid(about, read_grid(folder / "grid.json"))
+
+
+def _curves(about: About, metrics: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for row in metrics:
+        if row["kind"] == "score" and row.get("split", "val") == "val":
+            curves.setdefault(row["width"], []).append((row["round"] + 1, _short(row["accuracy"])))
+    for width in sorted(curves, key=parse_width):
+        points = tuple(curves[width])
+        yield about.row(ACCURACY, points[-1][1], split="val", width=width, curve=points)
+
+
+def _costs(about: About, result: Result, costs: StoredCosts) -> Iterator[Row]:
+    rounds = max(1, result.get("rounds", 1))
+    for measure, spent in ((DOWNLOAD, costs["down"]), (WORK, costs["macs"])):
+        each = [value / rounds for value in spent]
+        yield about.row(measure, fmean(each), clients=_each(each))
+    found = costs["coverage"]
+    reached = {
+        name: dict(zip(found["slices"], map(_short, row), strict=True)) for name, row in found["reached"].items()
+    }
+    yield about.row(REACHED, min(found["domains"].values()), domains=_named(found["domains"]), reached=reached)
+
+
+def _grid(about: About, grid: Mapping[str, Any]) -> Iterator[Row]:
+    shared = {key: grid[key] for key in ("split", "norm", "samples", "images")}
+    under = {"attack": grid["attack"], "weak": grid["weak"]}
+    for row in grid["rows"]:
+        at = {**shared, "width": row["width"], "robust": row["robust"]}
+        for kind, more in (("clean", {}), ("attacked", under)):
+            if row[kind] is not None:
+                yield about.row(ACCURACY, row[kind], clients=_each(row.get(f"{kind}_clients")), **at, **more)
+
+
+def _each(values: Sequence[float | None] | None) -> tuple[float | None, ...] | None:
+    return tuple(None if value is None else _short(value) for value in values) if values else None
+
+
+def _named(values: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
+    return {name: None if value is None else _short(value) for name, value in values.items()} if values else None
+
+
+def _short(value: float) -> float:
+    """Six digits; whole numbers stay whole."""
+    return float(f"{value:.{DIGITS}g}") if abs(value) < 10**DIGITS else round(value)

@@ -1,10 +1,11 @@
 """What the paper trains, and what becomes of it at each scale: the full setting, two cores, or a test."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from splitmix_paper.tiny import NET
+from splitmix_paper.stand_in import NET
 
 Settings = Mapping[str, Any]
 
@@ -13,12 +14,21 @@ SCALES = {
     "cpu": "real data on two cores; what was reduced stands on each result",
     "smoke": "a few tiny pictures, to see that all parts work; its numbers mean nothing",
 }
-TINY = "tiny"  # stands for the folder of the stand-in's pictures
+STAND_IN = "stand-in"  # for the folder of the pictures of the smallest scale
+WIDTHS = ("1/8", "1/4", "1/2", "1")
+SPLITMIX, SHETEROFL, HETEROFL = "Split-Mix", "SHeteroFL", "HeteroFL"
+FEDAVG = tuple(f"FedAvg {width}" for width in WIDTHS)
+METHODS: Mapping[str, Any] = {
+    SPLITMIX: "splitmix",
+    SHETEROFL: "sheterofl",
+    HETEROFL: "heterofl",
+    **{label: {"name": "fedavg", "width": width} for label, width in zip(FEDAVG, WIDTHS, strict=True)},
+}
 PLAIN = {"eval_every": 10, "checkpoint_every": 10}
 _SMOKE: Settings = {
-    "task": TINY,
+    "task": STAND_IN,
     "net": NET,
-    "clients": 8,
+    "clients": 4,
     "val_ratio": 0.34,
     "rounds": 2,
     "epochs": 1,
@@ -26,7 +36,7 @@ _SMOKE: Settings = {
     "eval_every": 1,
     "eval_batch": 16,
 }
-_SMOKE_COHORTS = {2: 2, 5: 3, 10: 4, 20: 6, 50: None}
+_SMOKE_COHORTS = {2: 1, 5: 2, 10: 3, 20: 4, 50: None}
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ class Study:
     cpu: Settings
     changed: tuple[str, ...] = ()
     data: str = ""  # what stands in for the paper's data at cpu scale
+    too_short: str = ""  # why runs at cpu scale can say nothing of the paper's claims
     recipe: bool = True  # whether the released settings hold at cpu scale, too
     rates: Mapping[str, float] = field(default_factory=dict)  # of methods that learn better at another at cpu scale
 
@@ -59,9 +70,35 @@ def method_words(method: str | Mapping[str, Any]) -> list[str]:
     return [method] if isinstance(method, str) else [str(value) for value in method.values()]
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How long a client trains in all."""
+
+    rounds: int
+    share: float  # of the clients in a round
+    epochs: int
+    images: int  # of a client
+    batch: int
+
+    @property
+    def steps(self) -> int:
+        """Of its optimizer."""
+        return round(self.rounds * self.share * self.epochs * math.ceil(self.images / self.batch))
+
+    def beside(self, paper: "Effort") -> str:
+        """How little that is.
+
+        >>> Effort(50, 0.1, 1, 90, 16).beside(Effort(400, 1, 5, 450, 128))
+        'a client takes 30 training steps, 0.4 % of the 8,000 in the paper'
+        """
+        share = 100 * self.steps / paper.steps
+        return f"a client takes {self.steps} training steps, {share:.1f} % of the {paper.steps:,} in the paper"
+
+
 FEWER = "one seed"
 SHORT_DIGITS = {"task": "digits", "rounds": 100, "cohort": 10, **PLAIN}
-_ATTACKED_DIGITS = {**SHORT_DIGITS, "norm": "tracked"}
+_ATTACKED_DIGITS = {**SHORT_DIGITS, "norm": "tracked", "clip": 5.0}
+_BOUND = "updates that go more than five times as far as usual are shortened"
 RATE = "learning rate 0.1 for every method, the best for each on validation images (the released code: 0.01 or 0.1)"
 SUBSET = "a class-balanced subset of CIFAR-10 (10,000 + 2,000 images in place of 50,000 + 10,000)"
 OFFICE = "Office-Caltech10 (4 domains, 96x96 pixels) in place of DomainNet (6 domains, 256x256 pixels)"
@@ -86,6 +123,10 @@ def _carried_over(rates: Mapping[str, float]) -> str:
 _SPELT = {"splitmix": "Split-Mix", "sheterofl": "SHeteroFL", "fedavg 1/8": "FedAvg 1/8"}
 _CIFAR = {"epochs": 1, "batch": 16, "rounds": 50, "cohort": 10, "lr": 0.1, "schedule": "cosine", **PLAIN}
 _CIFAR_SHORT = "10 of 100 clients a round, 1 local epoch instead of 5, batches of 16 instead of 128"
+_CIFAR_EFFORT, _CIFAR_HALF = Effort(400, 1, 5, 450, 128), Effort(400, 1, 5, 225, 128)
+_CIFAR_TOO_SHORT = Effort(50, 0.1, 1, 90, 16).beside(_CIFAR_EFFORT)
+_CIFAR_HALF_TOO_SHORT = Effort(50, 0.1, 1, 45, 16).beside(_CIFAR_HALF)
+_CIFAR_ATTACKED_TOO_SHORT = Effort(30, 0.1, 1, 90, 16).beside(_CIFAR_EFFORT)
 _CIFAR_RATES = {"splitmix": 0.1, "sheterofl": 0.03, "fedavg 1/8": 0.1}
 _CIFAR_IID_RATES = {"splitmix": 0.03, "sheterofl": 0.03, "fedavg 1/8": 0.1}
 _CIFAR_TUNED = _tuned_on_cifar(_CIFAR_RATES, "the better of 0.03 and 0.1")
@@ -147,6 +188,7 @@ STUDIES = {
         {"task": "cifar10-small", **_CIFAR},
         (f"50 rounds instead of 400, {_CIFAR_SHORT}", _CIFAR_TUNED, FEWER),
         SUBSET,
+        _CIFAR_TOO_SHORT,
         rates=_CIFAR_RATES,
     ),
     "cifar10-iid": Study(
@@ -155,6 +197,7 @@ STUDIES = {
         {"task": "cifar10-small", "partition": "iid", **_CIFAR},
         (f"50 rounds instead of 400, {_CIFAR_SHORT}", _CIFAR_IID_TUNED, FEWER),
         SUBSET,
+        _CIFAR_TOO_SHORT,
         rates=_CIFAR_IID_RATES,
     ),
     "cifar10-iid-half": Study(
@@ -163,6 +206,7 @@ STUDIES = {
         {"task": "cifar10-half", "partition": "iid", **_CIFAR},
         (f"50 rounds instead of 400, {_CIFAR_SHORT}", f"{_CIFAR_IID_TUNED}, found on the whole subset", FEWER),
         f"half of {SUBSET}",
+        _CIFAR_HALF_TOO_SHORT,
         rates=_CIFAR_IID_RATES,
     ),
     "domainnet": Study(
@@ -172,7 +216,7 @@ STUDIES = {
         "Digits, adversarial training",
         {"task": "digits", "rescale_layers": False},
         {**_ATTACKED_DIGITS, "rounds": 150, "eval_every": 25, "order": "natural"},
-        ("150 rounds instead of 300, 10 of 50 clients a round", "learning rate 0.1 with a cosine", FEWER),
+        ("150 rounds instead of 300, 10 of 50 clients a round", "learning rate 0.1 with a cosine", _BOUND, FEWER),
         recipe=False,
     ),
     "attacked-cifar10": Study(
@@ -181,6 +225,7 @@ STUDIES = {
         {"task": "cifar10-small", "partition": "iid", **_CIFAR, "rounds": 30},
         (f"30 rounds instead of 400, {_CIFAR_SHORT}", _carried_over(_CIFAR_IID_RATES), FEWER),
         SUBSET,
+        _CIFAR_ATTACKED_TOO_SHORT,
         rates=_CIFAR_IID_RATES,
     ),
     "attacked-cifar10-x1": Study(
@@ -195,6 +240,7 @@ STUDIES = {
             FEWER,
         ),
         SUBSET,
+        _CIFAR_ATTACKED_TOO_SHORT,
     ),
     "attacked-digits-x1": Study(
         "Digits, adversarial training of one full net",
@@ -204,6 +250,7 @@ STUDIES = {
             "nets of width 1/4 instead of 1",
             "40 rounds instead of 300, 10 of 50 clients a round",
             "learning rate 0.1 with a cosine, the best of three for each kind of training",
+            _BOUND,
             FEWER,
         ),
         recipe=False,

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -74,10 +74,15 @@ class Picture:
         """What it shows, in words: its title and the line below it."""
         return "; ".join(" ".join(text.get_text().split()) for text in self.figure.texts[:2])
 
+    @cached_property
+    def drawn(self) -> bytes:
+        """The file, as Matplotlib writes it."""
+        with _style():
+            return rendered(self.figure, "svg")
+
     def svg(self) -> str:
         """An `<svg>` element to put into a page; ids begin with the picture's name, so that pictures do not mix."""
-        with _style():
-            drawn = rendered(self.figure, "svg").decode()
+        drawn = self.drawn.decode()
         drawn = drawn[drawn.index("<svg") :]
         drawn = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", drawn, flags=re.DOTALL)
         box = re.search(r'viewBox="[^"]*"', drawn)
@@ -95,7 +100,7 @@ def save(picture: Picture, path: Path) -> None:
     if kind not in ("png", "svg"):
         raise UserError(f"cannot draw into '{path}'; choose a name that ends in .png or .svg")
     with _style():
-        write_atomically(path, rendered(picture.figure, kind))
+        write_atomically(path, picture.drawn if kind == "svg" else rendered(picture.figure, kind))
 
 
 def drawn_pictures(draws: Iterable[Callable[[], Picture]]) -> list[Picture]:

@@ -1,0 +1,263 @@
+"""Tables of widths: Table 1, Table 5, and SHeteroFL with other weights of clients."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from splitmix.core.width import Width, parse_width
+from splitmix.nets import find_net
+from splitmix.nets.cost import cost_rows
+from splitmix.report.tables import Column, Table
+from splitmix_paper.claims import Cell, Claim, Place, alike, grows, higher
+from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Printed
+from splitmix_paper.numbers import number_text
+from splitmix_paper.panels import Panel, Sheet, draw_panels, width_strokes
+from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
+
+OURS = "Split-Mix, recommended"  # rate 0.1, the most helpful base first
+CALIBRATED = f"{OURS}, calibrated norms"
+RELEASED = "SHeteroFL, released weights"
+AUTHORS, PAPER = "authors' code", "paper"  # what others measured for Split-Mix
+LISTED = (SPLITMIX, *FEDAVG[:3], SHETEROFL, FEDAVG[3])
+BY_AUTHORS = (83.1, 86.7, 88.6, 90.1)  # their released code on our copy of Digits, 300 rounds, seed 1
+IMAGES = {"digit": (28, 28, 3), "preresnet18": (32, 32, 3), "alexnet": (256, 256, 3)}
+# printed costs in millions: one net of a width (FedAvg, SHeteroFL), and as many bases of 1/8 (Split-Mix)
+MACS = {
+    "preresnet18": ((0.9, 3.5, 14.0, 55.7), (0.9, 1.8, 3.6, 7.2)),
+    "digit": ((0.1, 0.4, 1.3, 4.8), (0.1, 0.2, 0.5, 0.9)),
+    "alexnet": ((2.5, 7.5, 25.5, 92.5), (2.5, 5.0, 9.9, 19.8)),
+}
+PARAMETERS = {
+    "preresnet18": ((0.2, 0.7, 2.8, 11.2), (0.2, 0.4, 0.7, 1.4)),
+    "digit": ((0.2, 0.9, 3.6, 14.2), (0.2, 0.4, 0.9, 1.8)),
+    "alexnet": ((0.9, 3.6, 14.3, 57.1), (0.9, 1.8, 3.6, 7.2)),
+}
+WEIGHTED = {"name": "sheterofl", "released_weighting": True}
+
+
+def sized_needs(study: str, labels: Sequence[str] = LISTED) -> list[Need]:
+    """The methods of the paper's tables: FedAvg is trained anew for each width."""
+    return [Need(label, study, {"method": METHODS[label]}) for label in labels]
+
+
+def digits_needs(scale: str) -> list[Need]:
+    """Split-Mix with several seeds, as released and as we recommend it; FedAvg of width 1 as long as an hour allows."""
+    seeds = (1, 2) if scale == "smoke" else (1, 2, 3)
+    whole = {"method": METHODS[FEDAVG[3]], **({"rounds": 160} if scale == "cpu" else {})}
+    return [
+        Need(SPLITMIX, "digits", {"method": "splitmix"}, seeds),
+        Need(OURS, "digits", {"method": "splitmix", "lr": 0.1, "order": "greedy"}, seeds),
+        *sized_needs("digits", (*FEDAVG[:3], SHETEROFL)),
+        Need(FEDAVG[3], "digits", whole),
+        *([Need(RELEASED, "digits", {"method": WEIGHTED})] if scale == "paper" else []),
+    ]
+
+
+def single_runs(study: str, scale: str, labels: Sequence[str], **change: Any) -> list[Need]:
+    """Those runs of a table that have these labels, with one seed: what is drawn of single runs."""
+    every = digits_needs(scale) if study == "digits" else sized_needs(study)
+    return [replace(need, seeds=need.seeds[:1], **change) for need in every if need.series in labels]
+
+
+def printed_table(fedavg: Sequence[float], sheterofl: Sequence[float], splitmix: Sequence[float]) -> Printed:
+    """A table of the paper: each row by width."""
+    series = [*FEDAVG, *[SHETEROFL] * 4, *[SPLITMIX] * 4]
+    return dict(zip(map(Place, series, WIDTHS * 3), (*fedavg, *sheterofl, *splitmix), strict=True))
+
+
+@dataclass(frozen=True)
+class WidthTable(Exhibit):
+    """Accuracy by method and width."""
+
+    study: str = ""
+    net: str = ""  # whose printed costs stand beside ours
+
+    def needs(self, scale: str) -> Sequence[Need]:
+        return sized_needs(self.study)
+
+    def cells(self, evidence: Evidence) -> Iterator[Cell]:
+        for runs in evidence.runs.values():
+            yield from runs.by_width()
+
+    def claims(self) -> Sequence[Claim]:
+        short = STUDIES[self.study].too_short
+        ours, theirs = ({width: Place(series, width) for width in WIDTHS} for series in (SPLITMIX, SHETEROFL))
+        return (
+            grows("Wider is better for Split-Mix", [*ours.values()], too_short=short),
+            higher("SHeteroFL falls from width 1/2 to 1", (theirs["1/2"], theirs["1"]), too_short=short),
+            higher("At full width Split-Mix is above SHeteroFL", (ours["1"], theirs["1"]), too_short=short),
+            higher("At width 1/2 Split-Mix is above SHeteroFL", (ours["1/2"], theirs["1/2"]), too_short=short),
+            higher(
+                "With the same width Split-Mix is above SHeteroFL (the text, for all widths)",
+                *((ours[width], theirs[width]) for width in WIDTHS),
+                too_short=short,
+            ),
+            higher(
+                "Split-Mix at full width is above FedAvg of width 1/8, the only one within all budgets",
+                (ours["1"], Place(FEDAVG[0], "1/8")),
+                too_short=short,
+            ),
+        )
+
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+        yield partial(draw_widths, evidence, cells)
+
+    def costs(self) -> Table | None:
+        return cost_table(self.net) if self.net else None
+
+
+class DigitsTable(WidthTable):
+    """Table 1 on Digits: with our recommended settings, and beside what the authors' code gives on the same data."""
+
+    def needs(self, scale: str) -> Sequence[Need]:
+        return digits_needs(scale)
+
+    def cells(self, evidence: Evidence) -> Iterator[Cell]:
+        yield from super().cells(evidence)
+        if OURS in evidence.runs:
+            yield from evidence.runs[OURS].by_width(norm="client", series=CALIBRATED)
+
+    def derived(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Cell]:
+        """What others measured for Split-Mix; only full runs can be held against it."""
+        if evidence.scale != "smoke" and OURS in evidence.runs:
+            for width, value in zip(WIDTHS, BY_AUTHORS, strict=True):
+                yield Cell(Place(AUTHORS, width), {1: value}, kind="printed")
+                yield Cell(Place(PAPER, width), {1: self.printed[Place(SPLITMIX, width)]}, kind="printed")
+
+    def claims(self) -> Sequence[Claim]:
+        def at_all_widths(one: str, *others: str) -> list[tuple[Place, Place]]:
+            return [(Place(one, width), Place(other, width)) for other in others for width in WIDTHS]
+
+        return (
+            *super().claims(),
+            higher(
+                "At full width Split-Mix is comparable with FedAvg of width 1: not below it",
+                (Place(SPLITMIX, "1"), Place(FEDAVG[3], "1")),
+            ),
+            higher(
+                "With our recommended settings Split-Mix is above itself as released", *at_all_widths(OURS, SPLITMIX)
+            ),
+            alike(
+                "With the released settings Split-Mix is what the authors' code gives on the same data",
+                *at_all_widths(SPLITMIX, AUTHORS),
+            ),
+            higher(
+                "With our recommended settings Split-Mix is above the authors' code and the printed values",
+                *at_all_widths(OURS, AUTHORS, PAPER),
+            ),
+        )
+
+
+class Weighting(WidthTable):
+    """Whether SHeteroFL's fall comes of the weights that the released code gives to clients."""
+
+    def needs(self, scale: str) -> Sequence[Need]:
+        return [*sized_needs(self.study, (SPLITMIX, SHETEROFL)), Need(RELEASED, self.study, {"method": WEIGHTED})]
+
+    def claims(self) -> Sequence[Claim]:
+        return (
+            higher(
+                "SHeteroFL falls at full width when each client counts once",
+                (Place(SHETEROFL, "1/2"), Place(SHETEROFL, "1")),
+            ),
+            higher("It falls with the released weights, too", (Place(RELEASED, "1/2"), Place(RELEASED, "1"))),
+        )
+
+
+def draw_widths(evidence: Evidence, cells: Sequence[Cell]) -> Any:
+    """Ours as lines, the paper's as dotted ones with hollow points."""
+    printed = evidence.exhibit.printed
+    dotted = [*width_strokes(cells, printed)] if printed else []
+    told = "test accuracy (%), mean over clients" + ("; dotted: as printed in the paper" if printed else "")
+    sheet = Sheet("widths", _lead(cells), told, "width")
+    return draw_panels(evidence, sheet, [Panel("", [*dotted, *width_strokes(cells)])])
+
+
+def _lead(cells: Sequence[Cell]) -> str:
+    """Split-Mix against SHeteroFL at the ends, as a fact."""
+    at = {cell.place: cell.mean for cell in cells}
+    told = [
+        f"{ours - theirs:+.1f} points at width {width}"
+        for width in (WIDTHS[0], WIDTHS[-1])
+        if (ours := at.get(Place(SPLITMIX, width))) is not None
+        and (theirs := at.get(Place(SHETEROFL, width))) is not None
+    ]
+    return f"Split-Mix against SHeteroFL: {', '.join(told)}" if told else "Accuracy by width"
+
+
+@cache
+def cost_table(net: str) -> Table:
+    """MACs and parameters that we count, beside the printed ones."""
+    counted = cost_rows(find_net(net), IMAGES[net], Width(1, 8), [parse_width(width) for width in WIDTHS])
+    columns = [Column("width", "width", number=False)]
+    for kind in ("one net", "bases"):
+        for what, heading in (("macs", "MACs"), ("parameters", "parameters")):
+            columns.append(Column(f"{kind}.{what}", f"{heading} of {kind}, M", number_text))
+            columns.append(Column(f"{kind}.{what}.paper", "paper", number_text))
+    rows = []
+    for place, (width, row) in enumerate(zip(WIDTHS, counted, strict=True)):
+        cells: list[Any] = [width]
+        for number, prefix in enumerate(("single_", "")):
+            for what, table in (("macs", MACS), ("parameters", PARAMETERS)):
+                cells += [float(row[f"{prefix}{what}"]) / 1e6, table[net][number][place]]
+        rows.append(cells)
+    note = (
+        "The paper's MACs are ten times too small in every cell; its parameters are right. One net serves FedAvg and "
+        "SHeteroFL, bases of width 1/8 serve Split-Mix."
+    )
+    return Table("Cost of each width", columns, rows, note)
+
+
+TABLE1_CIFAR10 = WidthTable(
+    "table1-cifar10",
+    "Table 1, CIFAR10",
+    "Customising the width on CIFAR10, three classes for each client",
+    ["tbl:per_size"],
+    printed_table((43.4, 45.7, 50.3, 53.3), (49.1, 51.4, 51.5, 49.9), (48.0, 51.1, 52.1, 52.7)),
+    study="cifar10",
+    net="preresnet18",
+)
+TABLE1_DIGITS = DigitsTable(
+    "table1-digits",
+    "Table 1, Digits",
+    "Customising the width on Digits",
+    ["tbl:per_size"],
+    printed_table((86.1, 87.3, 88.7, 89.6), (86.8, 87.9, 86.9, 81.3), (84.6, 87.5, 89.0, 89.8)),
+    study="digits",
+    net="digit",
+)
+TABLE1_DOMAINNET = WidthTable(
+    "table1-domainnet",
+    "Table 1, DomainNet",
+    "Customising the width on DomainNet",
+    ["tbl:per_size"],
+    printed_table((67.2, 69.8, 72.6, 72.9), (66.9, 67.8, 66.9, 58.7), (68.4, 71.9, 73.0, 74.2)),
+    study="domainnet",
+    net="alexnet",
+)
+TABLE5_IID = WidthTable(
+    "table5-iid",
+    "Table 5, 100 %",
+    "Customising the width on CIFAR10, split evenly",
+    ["tbl:per_size_cls_niid"],
+    printed_table((82.2, 86.1, 89.8, 91.0), (81.9, 85.2, 86.5, 85.9), (80.9, 83.4, 85.2, 86.0)),
+    study="cifar10-iid",
+    net="preresnet18",
+)
+TABLE5_HALF = WidthTable(
+    "table5-iid-half",
+    "Table 5, 50 %",
+    "Customising the width on half of CIFAR10, split evenly",
+    ["tbl:per_size_cls_niid"],
+    printed_table((77.3, 79.9, 83.2, 84.6), (77.2, 79.7, 80.1, 75.5), (74.2, 77.9, 79.5, 81.1)),
+    study="cifar10-iid-half",
+    net="preresnet18",
+)
+WEIGHTING = Weighting(
+    "weighting-digits",
+    "Beyond the paper",
+    "SHeteroFL with fair and with the released weights of clients",
+    study="digits-short",
+)
