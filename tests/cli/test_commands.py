@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from cyclopts import App
 
 from splitmix import __version__
 from splitmix.cli import main
-from splitmix.cli.commands import COMMANDS, help_of
+from splitmix.cli.commands import COMMANDS, command_line, help_of
 
 HEAVY = ("torch", "numpy", "pydantic", "matplotlib")
 LISTED = f"""
@@ -43,6 +45,25 @@ def test_a_command_is_listed_with_its_first_sentence_and_its_help_shows_an_examp
 @pytest.mark.parametrize("words", [(), ("data", "list"), ("data", "show"), ("data", "prepare")], ids=" ".join)
 def test_help_of_all_and_of_groups_shows_examples(capsys, words):
     helped(capsys, *words)
+
+
+def test_a_command_is_one_file_and_one_line_in_the_table(bundle, tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "extend.md"
+    code = page.read_text(encoding="utf-8").partition("## A command")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "widest.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(COMMANDS, "widest", "widest:widest")
+    monkeypatch.setattr("splitmix.cli.command_line", command_line.__wrapped__)
+    assert "Print the widest width of a bundle." in helped(capsys, "widest")
+    main(["widest", str(bundle.path)])
+    assert capsys.readouterr().out == f"{bundle.path}: 1/4\n"
+
+
+def test_a_package_that_is_half_gone_takes_no_command_with_it(monkeypatch, capsys):
+    gone = EntryPoint("gone", "no_such_package.commands:app", "splitmix.commands")
+    monkeypatch.setattr("splitmix.cli.commands.entry_points", lambda group: [gone])
+    monkeypatch.setattr("splitmix.cli.command_line", command_line.__wrapped__)
+    assert "gone" not in helped(capsys)
 
 
 def helped(capsys, *words):

@@ -3,18 +3,22 @@
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from splitmix.attacks import ATTACKS
 from splitmix.cli import main
 from splitmix.cli.commands import command_line
 from splitmix.core.types import Setting
 from splitmix.core.width import parse_width
 from splitmix.data import tasks
-from splitmix.data.budgets import parse_budgets
+from splitmix.data.budgets import BUDGETS, parse_budgets
 from splitmix.methods import METHODS, find_method
+from splitmix.nets import NETS
+from splitmix.objectives import OBJECTIVES
 from splitmix.runs.config import make_config
 
 ROOT = Path(__file__).parents[2]
@@ -51,16 +55,27 @@ def test_every_method_has_a_page() -> None:
 
 @pytest.fixture
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded task with every sixth image: blocks and commands are run as they stand, on less."""
+    """The embedded task with every twelfth image: blocks and commands are run as they stand, on less."""
     domains = tasks.mini_domains()
     arrays = ("x_train", "y_train", "x_test", "y_test")
-    thinned = tuple(replace(domain, **{name: getattr(domain, name)[::6] for name in arrays}) for domain in domains)
+    thinned = tuple(replace(domain, **{name: getattr(domain, name)[::12] for name in arrays}) for domain in domains)
     monkeypatch.setattr(tasks, "mini_domains", lambda: thinned)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0}, raising=False)  # one core: no process is started
 
 
+@pytest.fixture
+def same_tables() -> Iterator[None]:
+    """What a block adds to a table is gone after it."""
+    tables: list[dict] = [METHODS, NETS, OBJECTIVES, ATTACKS, BUDGETS, tasks.TASKS]
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("fewer")
+@pytest.mark.usefixtures("fewer", "same_tables")
 @pytest.mark.parametrize("code", CODE)
 def test_a_python_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
