@@ -5,7 +5,8 @@ import pytest
 from helpers.made_runs import fake_run
 from helpers.tiny_task import SETTINGS, stripes_folder
 from splitmix.cli import main
-from splitmix.compare import page as compare_report
+from splitmix.compare import compare as comparing
+from splitmix.compare import page
 from splitmix.compare.compare import compare, compared_runs
 from splitmix.compare.contenders import parse_contenders
 from splitmix.compare.standings import summary_rows
@@ -39,7 +40,8 @@ def workshop(**more):
 
 @pytest.mark.slow
 def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare_report, "comparison_page", lambda entries, command: "")  # pictures take their time
+    monkeypatch.setattr(page, "comparison_page", lambda entries, command: "")  # pictures take their time
+    monkeypatch.setattr(comparing, "write_report", lambda folder: (folder / "report.html").write_text("a page"))
     given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
     told = []
     methods = parse_contenders(["splitmix", "heterofl"])

@@ -1,5 +1,6 @@
 """Pages, read tag by tag."""
 
+import re
 from html.parser import HTMLParser
 
 
@@ -27,3 +28,14 @@ class Tags(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def assert_whole(html):
+    """A page that needs nothing but itself: no other file, and each of its own things under one name."""
+    assert not re.search(r"https?:|//|src=|<link|<script|<image|@import|url\((?!#)", html)
+    attributes = Tags(html).attributes
+    ids = [value for name, value in attributes if name == "id"]
+    used = {value for name, value in attributes if name.endswith("href")}
+    used |= {f"#{name}" for _, value in attributes if value for name in re.findall(r"url\(#([^)]*)\)", value)}
+    assert len(ids) == len(set(ids))
+    assert used <= {f"#{name}" for name in ids}

@@ -149,3 +149,9 @@ def test_html_is_escaped_and_numbers_have_a_class():
     assert '<th scope="row">&lt;script&gt;</th><td class="number">1</td>' in html
     assert '<p class="note">a &amp; b</p>' in html
     assert "<script>" not in html
+
+
+def test_no_character_of_a_name_is_a_command_of_latex():
+    name = r"\input{x} & $a_1^2$ #~%[1]*"
+    text = Table("T", [Column("n", "n", number=False)], [(name,)]).to_latex()
+    assert r"\textbackslash{}input\{x\} \& \$a\_1\textasciicircum{}2\$ \#\textasciitilde{}\%{[}1]{*} \\" in text
