@@ -1,10 +1,9 @@
-"""Comparing methods: which runs are made, in which order and how often, by one tiny real comparison."""
+"""Comparing methods: which runs are made, in which order and how often, by one small real comparison."""
 
 import pytest
 
 from helpers.made_runs import fake_run
 from helpers.tiny_task import SETTINGS, stripes_folder
-from splitmix.cli import main
 from splitmix.compare import compare as comparing
 from splitmix.compare import page
 from splitmix.compare.compare import compare, compared_runs
@@ -12,11 +11,12 @@ from splitmix.compare.contenders import parse_contenders
 from splitmix.compare.standings import summary_rows
 from splitmix.compare.suite import Workshop
 from splitmix.core.errors import UserError
+from splitmix.runs.progress import Watcher
 
 pytestmark = pytest.mark.slow  # whole runs and commands
 
 
-class Quiet:
+class Quiet(Watcher):
     """Counts the runs that begin."""
 
     begun = 0
@@ -24,21 +24,12 @@ class Quiet:
     def begin(self, setup, start):
         Quiet.begun += 1
 
-    def round(self, row): ...
-
-    def scores(self, rows): ...
-
-    def note(self, text): ...
-
-    def end(self): ...
-
 
 def workshop(**more):
     Quiet.begun = 0
     return Workshop(command="splitmix compare", watch=lambda: [Quiet()], **more)
 
 
-@pytest.mark.slow
 def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "comparison_page", lambda entries, command: "")  # pictures take their time
     monkeypatch.setattr(comparing, "write_report", lambda folder: (folder / "report.html").write_text("a page"))
@@ -65,7 +56,6 @@ def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_
     assert found.methods[0].runs[0].costs["coverage"]["domains"].keys() == {"north", "south"}
 
 
-@pytest.mark.slow
 def test_a_method_that_cannot_run_is_told_before_anything_is_trained(tmp_path):
     given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "budgets": "1/4 1/2"}
     with pytest.raises(UserError, match="no client can train width 1"):
@@ -77,26 +67,3 @@ def test_a_run_with_other_settings_is_in_the_way(tmp_path):
     fake_run(tmp_path / "splitmix-s1")
     with pytest.raises(UserError, match="begun with other settings"):
         compared_runs({"task": "mini", "rounds": 3}, parse_contenders(["splitmix"]), [1], tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["compare", "mini", "--methods", "splitmx"], "did you mean 'splitmix'?"),
-        (["compare", "mini", "--methods", "fedavg:width"], "write key=value"),
-        (["compare", "mini", "--seeds", "-1"], "seed"),
-        (["compare", "nowhere.toml"], "no config file"),
-        (["compare", "mini", "--tuned", "nowhere.json"], "no tuning record"),
-        (["compare", "mini", "-o", "roundz=3"], "did you mean 'rounds'?"),
-        (["compare", "mini", "--workers", "0"], "too few"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(words, told, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    error = capsys.readouterr().err
-    assert left.value.code == 2
-    assert told in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "runs").exists()

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from helpers.tiny_task import SETTINGS, stripes_folder
-from splitmix.cli import main
 from splitmix.compare.compare import compared_runs
 from splitmix.compare.contenders import parse_contenders, with_rates
 from splitmix.compare.suite import Workshop
@@ -55,26 +54,33 @@ def score(round, width, accuracy, split="val"):
 # --- choosing -----------------------------------------------------------------------------------------------------
 
 
-def test_the_best_round_is_that_of_the_best_average_over_widths():
-    rows = [score(0, "1/8", 0.9), score(0, "1", 0.1), score(4, "1/8", 0.5), score(4, "1", 0.75), score(9, "1", 1.0)]
-    assert best_round(rows, {"1/8", "1"}) == {"accuracy": 0.625, "round": 5, "widths": {"1/8": 0.5, "1": 0.75}}
+NO_ATTACK = [score(0, "1/8", 0.9), score(0, "1", 0.1), score(4, "1/8", 0.5), score(4, "1", 0.75), score(9, "1", 1.0)]
+TESTED = [score(0, "1", 0.3), score(1, "1", 0.9, split="test"), score(1, "1/2", 0.9)]
+ATTACKED = [
+    score(r, w, 0.9 - r / 10) | ({"judged": 0.5 + r / 10} if w == "1" else {}) for r in (0, 1) for w in ("1/8", "1")
+]
 
 
-def test_only_validation_images_and_the_asked_widths_count():
-    rows = [score(0, "1", 0.3), score(1, "1", 0.9, split="test"), score(1, "1/2", 0.9)]
-    assert best_round(rows, {"1"})["accuracy"] == 0.3
+@pytest.mark.parametrize(
+    ("rows", "widths", "best"),
+    [
+        (NO_ATTACK, {"1/8", "1"}, {"accuracy": 0.625, "round": 5, "widths": {"1/8": 0.5, "1": 0.75}}),
+        (TESTED, {"1"}, {"accuracy": 0.3, "round": 1, "widths": {"1": 0.3}}),  # of validation images, at asked widths
+        (ATTACKED, {"1/8", "1"}, {"accuracy": 0.6, "round": 2, "widths": {"1": 0.6}}),  # judged as its rounds are
+    ],
+)
+def test_the_best_round_is_that_of_the_best_average_over_widths(rows, widths, best):
+    assert best_round(rows, widths) == best
+
+
+def test_a_trial_without_scores_is_told():
     with pytest.raises(UserError, match="no validation scores"):
-        best_round(rows, {"1/4"})
+        best_round(TESTED, {"1/4"})
 
 
-def test_where_rounds_are_judged_under_attack_so_are_trials():
-    rows = [score(0, "1/8", 0.9), score(0, "1", 0.9) | {"judged": 0.5}, score(1, "1/8", 0.8), score(1, "1", 0.8)]
-    rows[-1]["judged"] = 0.6
-    assert best_round(rows, {"1/8", "1"}) == {"accuracy": 0.6, "round": 2, "widths": {"1": 0.6}}
-
-
-def test_the_rate_with_the_best_accuracy_is_chosen():
+def test_the_rate_with_the_best_accuracy_is_chosen_and_marked_among_all():
     assert FULL["chosen"] == {"splitmix": {"lr": 0.1, "accuracy": 0.9, "edge": False}}
+    assert "| splitmix | 50.0 | **90.0** | 20.0 | 0.1 |" in tuning_table(FULL).to_markdown()
 
 
 def test_of_equal_rates_the_lower_one_is_chosen_and_an_edge_is_told():
@@ -103,10 +109,6 @@ def test_a_trial_that_is_repeated_counts_once():
     assert again["seconds"] == 30.0
 
 
-def test_the_table_shows_every_rate_and_marks_the_chosen():
-    assert "| splitmix | 50.0 | **90.0** | 20.0 | 0.1 |" in tuning_table(FULL).to_markdown()
-
-
 # --- the record ---------------------------------------------------------------------------------------------------
 
 
@@ -123,24 +125,17 @@ def test_a_record_comes_back_from_its_file_or_folder(tmp_path):
         ("[]", "schema None"),
         ('{"schema": 1}', "no tuning record"),
         (None, "there is no"),
+        (json.dumps(FULL | {"schema": 2}), "schema 2"),
+        (json.dumps(FULL), "tuned on mini, not on digits"),
     ],
 )
-def test_what_is_no_record_is_one_sentence(tmp_path, text, words):
+def test_what_is_no_record_of_this_task_is_one_sentence(tmp_path, text, words):
     file = tmp_path / "tuning.json"
     if text is not None:
         file.write_text(text)
     with pytest.raises(UserError, match=words) as refusal:
-        read_rates(file, "mini")
+        read_rates(file, "digits")
     assert "\n" not in str(refusal.value)
-
-
-def test_a_record_of_another_schema_or_task_is_refused(tmp_path):
-    write_record(tmp_path / "tuning.json", FULL | {"schema": 2})
-    with pytest.raises(UserError, match="schema 2"):
-        read_rates(tmp_path, "mini")
-    write_record(tmp_path / "tuning.json", FULL)
-    with pytest.raises(UserError, match="tuned on mini, not on digits"):
-        read_rates(tmp_path, "digits")
 
 
 # --- what is tried ------------------------------------------------------------------------------------------------
@@ -154,33 +149,17 @@ def test_every_method_tries_the_same_rates(tmp_path):
     assert [plan.config.lr for plan in plans[:3]] == [0.1, 0.3, 0.1]
 
 
-@pytest.mark.parametrize("grid", [{"contenders": []}, {"rates": ()}, {"seeds": ()}])
-def test_nothing_to_try_is_told(grid):
-    with pytest.raises(UserError, match="nothing to try"):
-        RatesToTry(**{"contenders": parse_contenders(["splitmix"]), **grid})
-
-
-def test_a_method_may_not_bring_the_rate_that_is_looked_for():
-    with pytest.raises(UserError, match="brings its own learning rate"):
-        RatesToTry(parse_contenders(["splitmix:lr=0.1"]))
-
-
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("methods", "more", "told"),
     [
-        (["tune", "mini", "--rates", "0"], "a learning rate of 0"),
-        (["tune", "mini", "--rates", "fast"], "fast"),
-        (["tune", "mini", "--methods", "splitmix:lr=1"], "own learning rate"),
-        (["tune", "mini", "--rounds", "0"], "rounds"),
+        (["splitmix"], {"rates": ()}, "nothing to try"),
+        (["splitmix"], {"seeds": ()}, "nothing to try"),
+        (["splitmix:lr=0.1"], {}, "brings its own learning rate"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(words, told, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    error = capsys.readouterr().err
-    assert (left.value.code, error.count("\n")) == (2, 1)
-    assert told in error
+def test_what_cannot_be_tried_is_told(methods, more, told):
+    with pytest.raises(UserError, match=told):
+        RatesToTry(parse_contenders(methods), **more)
 
 
 # --- a real search ------------------------------------------------------------------------------------------------

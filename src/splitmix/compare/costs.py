@@ -6,7 +6,7 @@ Nothing is trained: a run's rounds are replayed with the method's own `assign`, 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from fractions import Fraction
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 
 from splitmix.core.errors import UserError
 from splitmix.core.method import Method
@@ -41,17 +41,17 @@ class Account:
 
     @cached_property
     def net(self) -> Net:
-        return Net(weightless(self.build))
+        return _weightless_net(self.build)
 
     @cached_property
     def cost_at(self) -> Callable[[Width], Cost]:
-        """Cost of one net of a width; each is counted once."""
-        return cache(partial(cost, self.build, image=self.image))
+        """Cost of one net of a width; each is counted once for all accounts."""
+        return partial(_counted, self.build, image=self.image)
 
     @cached_property
     def numbers_at(self) -> Callable[[Width], tuple[int, int]]:
         """Numbers that travel down and up for one net of a width."""
-        return cache(partial(_numbers, self.net, self.norm))
+        return partial(_numbers, self.net, self.norm)
 
     def tracked_at(self, width: Width) -> int:
         """Numbers that travel beside a net for a width that is nested in it: the statistics that it tracks."""
@@ -247,6 +247,15 @@ PAPER = (Width(1, 8), Width(1, 4), Width(1, 2), Width(1))
 COUNTS = [Column(name.lower(), name, human) for name in ("parameters", "MACs", "activations")]
 
 
+_counted = lru_cache(maxsize=512)(cost)
+
+
+@lru_cache(maxsize=32)
+def _weightless_net(build: Build) -> Net:
+    return Net(weightless(build))
+
+
+@lru_cache(maxsize=512)
 def _numbers(net: Net, norm: str, width: Width) -> tuple[int, int]:
     shapes, statistics = net.shapes(width), net.statistic_names(width)
     travelling = shapes.keys() if norm in ("tracked", "local") else shapes.keys() - statistics

@@ -1,4 +1,4 @@
-"""The command that tells costs: JSON, tables, and one sentence for each mistake."""
+"""The command that tells costs, and one sentence for each mistake of the commands that set methods side by side."""
 
 import json
 
@@ -54,18 +54,31 @@ def test_people_see_both_tables(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("words", "told"),
     [
-        (("--method", "hetrofl"), "did you mean 'heterofl'?"),
-        (("--method", "heterofl", "--width", "3/8"), "width 3/8 was never trained; choose one of 1/8, 1/4, 1/2, 1"),
-        (("--budgets", "3/16"), "the atom 1/8 does not divide the budget 3/16"),
-        (("--budgets", "exponentail"), "did you mean 'exponential'?"),
-        (("--batch", "1"), "batch 1 is too small"),
+        ("cost digit --method hetrofl", "did you mean 'heterofl'?"),
+        ("cost digit --method heterofl --width 3/8", "width 3/8 was never trained; choose one of 1/8, 1/4, 1/2, 1"),
+        ("cost digit --budgets 3/16", "the atom 1/8 does not divide the budget 3/16"),
+        ("cost digit --budgets exponentail", "did you mean 'exponential'?"),
+        ("cost digit --batch 1", "batch 1 is too small"),
+        ("compare mini --methods splitmx", "did you mean 'splitmix'?"),
+        ("compare mini --methods fedavg:width", "write key=value"),
+        ("compare mini --seeds -1", "seed"),
+        ("compare nowhere.toml", "no config file"),
+        ("compare mini --tuned nowhere.json", "no tuning record"),
+        ("compare mini -o roundz=3", "did you mean 'rounds'?"),
+        ("compare mini --workers 0", "too few"),
+        ("tune mini --rates 0", "a learning rate of 0"),
+        ("tune mini --rates fast", "fast"),
+        ("tune mini --methods splitmix:lr=1", "own learning rate"),
+        ("tune mini --rounds 0", "rounds"),
     ],
 )
-def test_a_mistake_is_one_sentence(capsys, arguments, sentence):
-    with pytest.raises(SystemExit):
-        main(["cost", "digit", *arguments])
+def test_a_mistake_is_one_sentence_and_exit_code_2(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(words.split())
     printed = capsys.readouterr()
-    assert sentence in printed.err
-    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert (left.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert told in printed.err
+    assert not list(tmp_path.iterdir())
