@@ -237,10 +237,6 @@ def test_the_main_process_gets_its_threads_back():
         torch.set_num_threads(1)
 
 
-def test_profiles_are_those_of_the_clients():
-    assert toy_simulator().profiles(0) == ToyClients().profiles(0)
-
-
 def test_shared_memory_gives_back_what_was_written():
     arena = Arena(1000)
     tensors = {"a": torch.arange(3.0), "b": torch.tensor([[1, 2]]), "c": torch.tensor(5.0), "d": torch.tensor([True])}

@@ -127,16 +127,6 @@ def test_fedrolex_reaches_all_channels_of_a_net_that_is_wider_than_any_client():
     assert method.widths == (ATOM, FULL)
 
 
-# --- Fed-ensemble -------------------------------------------------------------------------------------------------
-
-
-def test_fed_ensemble_gives_each_client_one_base_and_trains_all_bases_equally_often():
-    method = find_method("fedensemble", SETTING)
-    assigned = [method.assign(round, COHORT) for round in range(5)]
-    trained = [part.base for parts in assigned for (part,) in parts.values()]
-    assert sorted(trained) == sorted([*range(4)] * 5)
-
-
 # --- SHeteroFL ----------------------------------------------------------------------------------------------------
 
 EIGHTHS = tuple(Width(1, 2**i) for i in (3, 2, 1, 0))

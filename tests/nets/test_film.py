@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.conditioned_net import DATA, Conditioned, disturbed
-from helpers.stepping import SMALL, assert_one_norm_is_trained, images, stepped
-from helpers.toys import ATOM, LAYOUT, to_bytes
+from helpers.film_net import FilmTiny, with_film
+from helpers.stepping import SMALL, images, stepped
+from helpers.toys import ATOM, LAYOUT, to_bytes, toy_split
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.parts import cut
-from splitmix.core.types import Layout, Part
+from splitmix.core.types import Layout
 from splitmix.core.width import Width
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost
@@ -66,7 +65,7 @@ def test_a_fresh_net_is_the_net_without_film(name):
 @pytest.mark.parametrize("training", [True, False])
 def test_the_dial_changes_the_logits(name, training):
     net = Net(partial(NETS[name], film=True))
-    weights, x = disturbed(net, Layout(1, EIGHTH)), images(name)
+    weights, x = with_film(net, Layout(1, EIGHTH)), images(name)
     logits = [net.run(EIGHTH, weights, x, robust, training=training) for robust in (0.0, 0.1, 0.35, 0.5, 1.0)]
     assert all(not torch.allclose(one, other) for i, one in enumerate(logits) for other in logits[:i])
 
@@ -84,14 +83,6 @@ def test_a_conditioned_norm_is_the_norm_then_gamma_and_beta(shape, robust, train
     assert_close(y, gamma * norm(x) + beta, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize(("robust", "used", "idle"), [(0.0, "clean", "noisy"), (0.1, "noisy", "clean")])
-def test_dial_0_touches_only_the_clean_norms_and_every_other_only_the_noisy(name, robust, used, idle):
-    net = Net(partial(NETS[name], film=True))
-    weights = disturbed(net, Layout(1, EIGHTH))
-    assert_one_norm_is_trained(net, EIGHTH, weights, images(name), robust, used, idle)
-
-
 def test_clean_statistics_follow_as_fast_as_if_every_batch_reached_them():
     clients, x = [FilmNorm(3) for _ in OnceForAll().lambdas], torch.randn(500, 3) + 4
     for layer, drawn in zip(clients, OnceForAll().lambdas, strict=True):
@@ -102,34 +93,22 @@ def test_clean_statistics_follow_as_fast_as_if_every_batch_reached_them():
 
 @pytest.mark.parametrize("robust", [0.0, 0.25, 1.0])
 def test_a_dial_trains_the_codes_of_its_neighbours_alone(robust):
-    net = Net(Conditioned)
-    _, grads, _ = stepped(net, ATOM, disturbed(net, LAYOUT), DATA.train.batch(torch.arange(8))[0].double(), robust)
+    net = Net(FilmTiny)
+    _, grads, _ = stepped(net, ATOM, with_film(net, LAYOUT), toy_split(8).batch(torch.arange(8))[0].double(), robust)
     trained = grads["norm1.film.table"].abs().sum((0, 1)) > 0
     assert trained.tolist() == (encode(robust) > 0).tolist()
 
 
 def test_norms_that_stay_on_a_client_share_their_film():
-    names = Net(Conditioned).norm_names(ATOM)
+    names = Net(FilmTiny).norm_names(ATOM)
     assert any(".clean." in name for name in names)
     assert not any(".film." in name for name in names)
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("robust", [0.0, 0.25, 0.7])
-def test_stacked_bases_learn_what_looped_bases_learn(name, robust, monkeypatch):
-    monkeypatch.setattr(NETS[name], "stack", 3, raising=False)
-    build = partial(NETS[name], film=True)
-    stacked, looped = Net(build, stacked=True), Net(build, stacked=False)
-    weights, x = disturbed(stacked, Layout(3, EIGHTH)), images(name)
-    assert_close(stepped(stacked, EIGHTH, weights, x, robust), stepped(looped, EIGHTH, weights, x, robust))
-    assert_close(stacked.measure(EIGHTH, weights, x, robust), looped.measure(EIGHTH, weights, x, robust))
-    assert_close(stacked.run(EIGHTH, weights, x, robust), looped.run(EIGHTH, weights, x, robust))
-
-
-@pytest.mark.parametrize("name", NETS)
 def test_the_loss_of_one_base_reaches_no_other(name):
     net = Net(partial(NETS[name], film=True))
-    weights = disturbed(net, Layout(3, EIGHTH))
+    weights = with_film(net, Layout(3, EIGHTH))
     leaves = {n: v.clone().requires_grad_(n in net.parameter_names(EIGHTH)) for n, v in weights.items()}
     net.run(EIGHTH, leaves, images(name), 0.3, training=True)[1].square().sum().backward()
     for leaf in leaves.values():
@@ -138,17 +117,8 @@ def test_the_loss_of_one_base_reaches_no_other(name):
     assert leaves[next(n for n in leaves if n.endswith("film.gamma"))].grad[1].any()
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_a_window_of_a_conditioned_net_is_a_conditioned_net(name):
-    net, layout, part = Net(partial(NETS[name], film=True)), Layout(1, Width(1, 4)), Part(0, EIGHTH)
-    weights = cut(net, layout, net.init(layout, seed=0), [part])
-    shapes = net.shapes(EIGHTH)
-    assert {entry: value.shape[1:] for entry, value in weights.items()} == {entry: shapes[entry] for entry in weights}
-    assert net.run(EIGHTH, weights, images(name).float(), 0.6).isfinite().all()
-
-
 def test_narrow_nets_start_with_the_same_film():
-    net = Net(Conditioned)
+    net = Net(FilmTiny)
     narrow, plain = (net.init(LAYOUT, seed=0, rescale=rescale) for rescale in (True, False))
     film = [name for name in plain if ".film." in name]
     assert to_bytes({n: narrow[n] for n in film}) == to_bytes({n: plain[n] for n in film})

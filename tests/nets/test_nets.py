@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from helpers.film_net import with_film
 from helpers.stepping import assert_one_norm_is_trained, images, stepped
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
@@ -23,9 +24,9 @@ from splitmix.nets.preresnet import PreResNet18
 ATOM = Width(1, 8)
 
 
-def doubles(net, layout, **settings):
+def doubles(net, layout):
     """Weights in float64, where rounding hides nothing; norms get random statistics and affine maps."""
-    weights = {name: value.double() for name, value in net.init(layout, seed=0, tracked=True, **settings).items()}
+    weights = with_film(net, layout)
     rng = torch.Generator().manual_seed(2)
     for name in net.norm_names(layout.width):
         weights[name] = torch.rand(weights[name].shape, dtype=torch.float64, generator=rng) + 0.5
@@ -33,10 +34,10 @@ def doubles(net, layout, **settings):
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("robust", [0.0, 1.0])
-def test_stacked_bases_learn_what_looped_bases_learn(name, robust, monkeypatch):
+@pytest.mark.parametrize(("kind", "robust"), [("dual", 0.0), ("dual", 1.0), ("film", 0.0), ("film", 0.25)])
+def test_stacked_bases_learn_what_looped_bases_learn(name, kind, robust, monkeypatch):
     monkeypatch.setattr(NETS[name], "stack", 3, raising=False)
-    build = partial(NETS[name], dual=True)
+    build = partial(NETS[name], **{kind: True})
     stacked, looped = Net(build, stacked=True), Net(build, stacked=False)
     weights, x = doubles(stacked, Layout(3, ATOM)), images(name)
     assert_close(stepped(stacked, ATOM, weights, x, robust), stepped(looped, ATOM, weights, x, robust))
@@ -45,9 +46,10 @@ def test_stacked_bases_learn_what_looped_bases_learn(name, robust, monkeypatch):
 
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("robust", [0.0, 0.3, torch.tensor(0.3, dtype=torch.float64), 1.0])
-def test_stacked_bases_predict_what_looped_bases_predict(name, robust, monkeypatch):
+@pytest.mark.parametrize("kind", ["dual", "film"])
+def test_stacked_bases_predict_what_looped_bases_predict(name, kind, robust, monkeypatch):
     monkeypatch.setattr(NETS[name], "stack", 3, raising=False)
-    build = partial(NETS[name], dual=True)
+    build = partial(NETS[name], **{kind: True})
     weights, x = doubles(Net(build), Layout(3, ATOM)), images(name, batch=1)
     stacked, looped = (Net(build, stacked=stacked).run(ATOM, weights, x, robust) for stacked in (True, False))
     assert stacked.shape == (3, 1, 10)
@@ -75,11 +77,11 @@ def test_alexnet_takes_images_of_any_size(size):
     assert AlexNet(ATOM)(torch.rand(2, 3, size, size)).shape == (2, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("film", [False, True])
 @pytest.mark.parametrize("name", NETS)
-def test_half_of_the_full_net_is_a_net(name):
-    net, part = Net(NETS[name]), Part(0, Width(1, 2))
-    weights = cut(net, Layout(1, Width(1)), net.init(Layout(1, Width(1)), seed=0), [part])
+def test_half_of_a_net_is_a_net(name, film):
+    net, part = Net(partial(NETS[name], film=film)), Part(0, ATOM)
+    weights = cut(net, Layout(1, 2 * ATOM), net.init(Layout(1, 2 * ATOM), seed=0), [part])
     shapes = net.shapes(part.width)
     assert {entry: value.shape[1:] for entry, value in weights.items()} == {entry: shapes[entry] for entry in weights}
     assert net.run(part.width, weights, images(name).float()).isfinite().all()
@@ -98,9 +100,17 @@ def test_a_part_computes_what_the_whole_computes_when_all_else_is_zero(name, shi
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize(("robust", "used", "idle"), [(0.0, "clean", "noisy"), (1.0, "noisy", "clean")])
-def test_each_end_of_the_dial_trains_one_norm_only(name, robust, used, idle):
-    net = Net(partial(NETS[name], dual=True))
+@pytest.mark.parametrize(
+    ("kind", "robust", "used", "idle"),
+    [
+        ("dual", 0.0, "clean", "noisy"),
+        ("dual", 1.0, "noisy", "clean"),
+        ("film", 0.0, "clean", "noisy"),
+        ("film", 0.1, "noisy", "clean"),
+    ],
+)
+def test_a_dial_trains_one_norm_only(name, kind, robust, used, idle):
+    net = Net(partial(NETS[name], **{kind: True}))
     weights = doubles(net, Layout(1, ATOM))
     assert_one_norm_is_trained(net, ATOM, weights, images(name), robust, used, idle)
 

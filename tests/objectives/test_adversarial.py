@@ -1,34 +1,35 @@
-"""Adversarial training: stacked against looped, which pass moves which norms, and the edges of its settings."""
+"""Adversarial training and once-for-all adversarial training (OAT): which pass moves what, and their settings."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.toys import ATOM, FULL, HALF, LAYOUT, PLAN, Exact, Tiny, ToyClients, bases, to_bytes
+from helpers.film_net import FilmTiny, with_film
+from helpers.toys import ATOM, FULL, HALF, LAYOUT, PLAN, Exact, Tiny, ToyClients, bases, to_bytes, toy_split
 from splitmix.attacks.pgd import PGD
+from splitmix.core.batches import ClientData
 from splitmix.core.client import train_client
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
+from splitmix.core.objective import Objective, withstood
 from splitmix.core.parts import cut
 from splitmix.core.types import Layout, Part, Plan, Train
-from splitmix.nets.layers import Norm, scaled
 from splitmix.objectives.adversarial import Adversarial
-from splitmix.objectives.losses import DrawnWidth, Masked, Plain
+from splitmix.objectives.losses import DrawnWidth, Masked, Plain, cross_entropy
+from splitmix.objectives.oat import OnceForAll
 
 DATA = ToyClients().data(0)
 ONE_STEP = Plan(lr=0.1, batch=len(DATA.train), momentum=0.0, weight_decay=0.0)
 ATTACK = PGD(eps=0.1, steps=3, step=0.05)
+QUIET = PGD(eps=0.1, steps=3, step=0.05, random_start=False)
 PARTS = bases(0, 1, 2)
 STATISTICS = ("running_mean", "running_var")
+X, Y = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
 
 
-class Dual(Tiny):
+def dual(width):
     """The tiny net with two norms behind each layer but the last."""
-
-    def __init__(self, width):
-        super().__init__(width)
-        channels = scaled(8, width)
-        self.norm1, self.norm2 = Norm(channels, dual=True), Norm(channels, dual=True)
+    return Tiny(width, dual=True)
 
 
 class Spy:
@@ -45,11 +46,23 @@ class Spy:
         return self.made[-1]
 
 
-def train(objective, parts=PARTS, *, net=None, plan=PLAN, layout=LAYOUT, tracked=True):
+class Calls:
+    """A forward that keeps how it was called; its logits depend on nothing but the images."""
+
+    widths = (ATOM,)
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, x, robust=0.0, *, training=True, only=None):
+        self.seen.append((robust, training))
+        return [(x.flatten(-3) @ torch.eye(36, 3, dtype=x.dtype)).expand(2, -1, -1)]
+
+
+def train(objective, parts=PARTS, *, build=dual, stacked=True, plan=PLAN, layout=LAYOUT, tracked=True):
     """Weights before and after local training in float64."""
-    net = net or Net(Dual)
-    download = cut(net, layout, net.init(layout, seed=0, tracked=tracked), parts[-1:] if layout != LAYOUT else parts)
-    start = {name: value.double() for name, value in download.items()}
+    net = Net(build, stacked=stacked)
+    start = cut(net, layout, with_film(net, layout, tracked=tracked), parts)
     job = Train(0, 0, tuple(parts), plan, seed=1)
     return start, train_client(job, net, start, DATA, Exact(objective), {}).weights
 
@@ -66,23 +79,37 @@ def after_batches(net, width, weights, batches, robust):
     return weights
 
 
-@pytest.mark.slow
+BOTH = [
+    (Adversarial, dual, {}),
+    (Adversarial, dual, {"loss": "masked"}),
+    (OnceForAll, FilmTiny, {}),
+]
+
+
 @pytest.mark.parametrize("tracked", [True, False])
-@pytest.mark.parametrize("loss", ["plain", "masked"])
-def test_stacked_bases_learn_what_looped_bases_learn(tracked, loss):
-    objective = Adversarial(ATTACK, loss=loss)
+@pytest.mark.parametrize(("kind", "build", "settings"), BOTH)
+def test_stacked_bases_learn_what_looped_bases_learn(kind, build, settings, tracked):
     (_, stacked), (_, looped) = (
-        train(objective, net=Net(Dual, stacked=stacked), tracked=tracked) for stacked in (True, False)
+        train(kind(ATTACK, **settings), build=build, stacked=stacked, tracked=tracked) for stacked in (True, False)
     )
     assert_close(stacked, looped, atol=1e-9, rtol=0)
 
 
-def test_bases_trained_together_learn_what_each_learns_alone():
-    objective = Adversarial(PGD(eps=0.1, steps=3, step=0.05, random_start=False))
-    _, together = train(objective, bases(0, 1, 2))
+@pytest.mark.parametrize(("kind", "build", "settings"), BOTH)
+def test_bases_trained_together_learn_what_each_learns_alone(kind, build, settings):
+    _, together = train(kind(QUIET, **settings), build=build)
     for base in range(3):
-        _, alone = train(objective, bases(base))
+        _, alone = train(kind(QUIET, **settings), bases(base), build=build)
         assert_close({n: v[base] for n, v in together.items()}, {n: v[0] for n, v in alone.items()}, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [Adversarial, OnceForAll])
+def test_an_unknown_loss_is_refused(kind):
+    with pytest.raises(UserError, match="unknown loss 'mask'; did you mean 'masked'"):
+        kind(loss="mask")
+
+
+# --- adversarial training
 
 
 def test_each_base_has_images_of_its_own():
@@ -126,28 +153,22 @@ def test_clean_statistics_move_by_the_clean_pass_alone():
 def test_noisy_statistics_move_by_the_adversarial_pass_alone():
     spy = Spy()
     start, end = train(Adversarial(spy), plan=ONE_STEP)
-    expected = after_batches(Net(Dual), ATOM, start, spy.made, robust=1.0)
+    expected = after_batches(Net(dual), ATOM, start, spy.made, robust=1.0)
     assert_close(statistics(end, ".noisy."), statistics(expected, ".noisy."))
     assert statistics(end, ".noisy.").keys() == {f"norm{i}.noisy.{s}" for i in (1, 2) for s in STATISTICS}
 
 
 def test_the_attack_sees_the_noisy_norms_in_eval_mode():
-    seen = []
-
-    def forward(x, robust=0.0, *, training=True, only=None):
-        seen.append((robust, training))
-        return [(x.flatten(-3) @ torch.eye(36, 3, dtype=x.dtype)).expand(2, -1, -1)]
-
-    forward.widths = [ATOM]
-    Adversarial(ATTACK)(forward, torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 2, 0]), torch.Generator())
-    assert seen == [(0.0, True), *[(1.0, False)] * (1 + ATTACK.steps), (1.0, True)]
+    forward = Calls()
+    Adversarial(ATTACK)(forward, X, Y, torch.Generator())
+    assert forward.seen == [(0.0, True), *[(1.0, False)] * (1 + ATTACK.steps), (1.0, True)]
 
 
-@pytest.mark.parametrize("build", [Tiny, Dual])
+@pytest.mark.parametrize("build", [Tiny, dual])
 def test_on_single_norms_both_batches_go_through_the_same_one_after_the_other(build):
-    spy, net = Spy(), Net(build)
-    start, end = train(Adversarial(spy, dual=False), net=net, plan=ONE_STEP)
-    expected = after_batches(net, ATOM, start, [*spy.given, *spy.made], robust=0.0)
+    spy = Spy()
+    start, end = train(Adversarial(spy, dual=False), build=build, plan=ONE_STEP)
+    expected = after_batches(Net(build), ATOM, start, [*spy.given, *spy.made], robust=0.0)
     assert_close(statistics(end, ".clean."), statistics(expected, ".clean."))
     assert to_bytes(statistics(end, ".noisy.")) == to_bytes(statistics(start, ".noisy."))
 
@@ -173,6 +194,127 @@ def test_a_weight_outside_0_and_1_is_refused(weight):
         Adversarial(weight=weight)
 
 
-def test_an_unknown_loss_is_refused():
-    with pytest.raises(UserError, match="unknown loss 'mask'; did you mean 'masked'"):
-        Adversarial(loss="mask")
+# --- adversarial training on single norms, a model for each weight (FedAvg+AT)
+
+
+def test_on_single_norms_weight_0_is_plain_training_and_makes_no_attack():
+    spy = Spy()
+    _, adversarial = train(Adversarial(spy, weight=0.0, dual=False), build=Tiny)
+    _, plain = train(Plain(), build=Tiny)
+    assert to_bytes(adversarial) == to_bytes(plain)
+    assert spy.given == []
+
+
+def test_on_single_norms_weight_1_never_trains_on_clean_images():
+    forward = Calls()
+    Adversarial(ATTACK, weight=1.0, dual=False)(forward, X, Y, torch.Generator())
+    assert forward.seen == [*[(0.0, False)] * (1 + ATTACK.steps), (0.0, True)]
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1, 0.2, 0.3, 0.5, 1.0])  # the paper's, a model for each
+def test_on_single_norms_a_step_is_the_weighed_mean_of_a_clean_and_an_adversarial_one(weight):
+    clean, adversarial, mixed = (
+        train(Adversarial(QUIET, weight=w, dual=False), build=Tiny, plan=ONE_STEP, tracked=False)
+        for w in (0.0, 1.0, weight)
+    )
+    for name in Net(Tiny).parameter_names(ATOM):
+        start = clean[0][name]
+        expected = (1 - weight) * (clean[1][name] - start) + weight * (adversarial[1][name] - start)
+        assert_close(mixed[1][name] - start, expected, atol=1e-12, rtol=1e-9)
+
+
+# --- once for all
+
+
+@pytest.mark.parametrize("drawn", [0.0, 0.3, 1.0])
+def test_one_lambda_is_adversarial_training_of_that_weight_on_the_net_at_that_dial(drawn):
+    forward = Calls()
+    OnceForAll(ATTACK, lambdas=(drawn,))(forward, X, Y, torch.Generator())
+    attack = [(drawn, False)] * (1 + ATTACK.steps)
+    clean, adversarial = [(drawn, True)], [*attack, (drawn, True)]
+    assert forward.seen == {0.0: clean, 0.3: clean + adversarial, 1.0: adversarial}[drawn]
+
+
+def test_the_losses_are_weighed_by_the_lambda_that_was_drawn():
+    x, y, net = *DATA.train.batch(torch.arange(8)), Net(FilmTiny)
+    weights = with_film(net, LAYOUT, tracked=False)  # no statistics that the clean pass could move before the attack
+
+    def forward(x, robust=0.0, *, training=True, only=None):
+        return [net.run(ATOM, weights, x, robust, training=training)]
+
+    forward.widths = [ATOM]
+    loss = OnceForAll(QUIET, lambdas=(0.4,))(forward, x.double(), y, torch.Generator())
+    made = QUIET(lambda images: forward(images, 0.4, training=False)[0], x.double(), y, torch.Generator())
+    clean, adversarial = (cross_entropy(forward(i, 0.4)[0], y) for i in (x.double(), made))
+    assert_close(loss, 0.6 * clean + 0.4 * adversarial)
+
+
+def test_each_batch_draws_a_lambda_from_the_clients_own_rng():
+    def draws(seed):
+        forward, rng = Calls(), torch.Generator().manual_seed(seed)
+        for _ in range(200):
+            OnceForAll(PGD(eps=0.0), lambdas=(0.0, 0.2, 0.2, 1.0))(forward, X, Y, rng)
+        return [robust for robust, training in forward.seen if training]
+
+    assert draws(1) == draws(1) != draws(2)
+    assert set(draws(1)) == {0.0, 0.2, 1.0}
+    assert 60 <= draws(1).count(0.2) / 2 <= 140  # listed twice: half of the batches, two passes each
+
+
+def test_the_attack_leaves_no_gradient_in_the_parameters():
+    x, y, net = *DATA.train.batch(torch.arange(8)), Net(FilmTiny)
+    weights = net.init(LAYOUT, seed=0, tracked=True)
+    leaves = {n: v.clone().requires_grad_(n in net.parameter_names(ATOM)) for n, v in weights.items()}
+    before = to_bytes({name: leaf.detach() for name, leaf in leaves.items()})
+    made = ATTACK(lambda images: net.run(ATOM, leaves, images, 0.3), x, y, torch.Generator())
+    assert made.shape == (4, *x.shape)
+    assert all(leaf.grad is None for leaf in leaves.values())
+    assert to_bytes({name: leaf.detach() for name, leaf in leaves.items()}) == before
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_norms_that_the_first_batch_does_not_reach_are_trained_by_later_ones(momentum):
+    class InTurn(Objective):
+        drawn = 1.0
+
+        def __call__(self, forward, x, y, rng):
+            self.drawn = 1.0 - self.drawn
+            return OnceForAll(ATTACK, lambdas=(self.drawn,))(forward, x, y, rng)
+
+    start, end = train(InTurn(), build=FilmTiny, plan=Plan(lr=0.1, batch=4, momentum=momentum))
+    assert all(not torch.equal(start[name], end[name]) for name in start)
+
+
+def test_every_width_of_a_job_is_trained_at_the_same_dial():
+    layout, parts = Layout(1, FULL), (Part(0, HALF), Part(0, FULL))
+    start, end = train(OnceForAll(ATTACK, lambdas=(0.3,)), parts, build=FilmTiny, layout=layout, plan=ONE_STEP)
+    moved = {name for name in start if not torch.equal(start[name], end[name])}
+    assert {name for name in start if ".noisy." in name} <= moved
+    assert not {name for name in start if ".clean." in name} & moved
+
+
+@pytest.mark.slow
+def test_one_net_learns_to_be_accurate_and_to_be_robust():
+    net, attack, whole = Net(FilmTiny), PGD(eps=0.2, steps=5, step=0.08), Part(0, FULL)
+    job = Train(0, 0, (whole,), Plan(lr=0.1, epochs=10, batch=16), seed=1)
+    start, data = net.init(Layout(1, FULL), seed=0, tracked=True), ClientData(*[toy_split(240)] * 3)
+    weights = train_client(job, net, start, data, OnceForAll(attack), {}).weights
+    x, y = toy_split(120, seed=9).batch(torch.arange(120))
+
+    def accuracies(robust):
+        def predict(images):
+            return net.run(FULL, weights, images, robust)[0]
+
+        attacked = withstood(attack, predict, x, y, torch.Generator().manual_seed(0))
+        return (predict(x).argmax(-1) == y).float().mean(), attacked.float().mean()
+
+    (clean, fragile), (_, robust) = accuracies(0.0), accuracies(1.0)
+    assert clean > 0.95
+    assert robust > fragile + 0.15
+
+
+@pytest.mark.parametrize("lambdas", [(), "0.5", 0.5, None, (0.0, 1.1), (-0.1,), (float("nan"),), ("high",), (None,)])
+def test_lambdas_that_are_no_dials_are_refused_in_one_sentence(lambdas):
+    with pytest.raises(UserError, match="robustness dial") as error:
+        OnceForAll(lambdas=lambdas)
+    assert "\n" not in str(error.value)

@@ -1,15 +1,13 @@
-"""The tiny net with conditioned norms, and weights for nets with such norms."""
+"""The tiny net with norms that are told how robust to be, and weights for nets with such norms."""
 
 import torch
 
-from helpers.toys import Tiny, ToyClients
+from helpers.toys import Tiny
 from splitmix.nets.film import FilmNorm
 from splitmix.nets.layers import scaled
 
-DATA = ToyClients().data(0)
 
-
-class Conditioned(Tiny):
+class FilmTiny(Tiny):
     """The tiny net with conditioned norms."""
 
     def __init__(self, width):
@@ -18,8 +16,8 @@ class Conditioned(Tiny):
         self.norm1, self.norm2 = FilmNorm(channels), FilmNorm(channels)
 
 
-def disturbed(net, layout, *, tracked=True):
-    """Weights in float64 whose FiLM does something, as after training."""
+def with_film(net, layout, *, tracked=True):
+    """Weights in float64 whose FiLM, if they have any, does something, as after training."""
     weights = {name: value.double() for name, value in net.init(layout, seed=0, tracked=tracked).items()}
     rng = torch.Generator().manual_seed(2)
     for name in weights:
