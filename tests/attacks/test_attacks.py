@@ -236,13 +236,13 @@ def test_our_pgd_walks_where_foolbox_walks(norm):
 
 @pytest.fixture
 def short_ensemble(monkeypatch):
-    """Its last attack, which only asks for logits, asks less often."""
+    """The ensemble with fewer steps of each attack."""
     pytest.importorskip("pyautoattack")
     make = AutoAttack._ensemble
 
     def shortened(*arguments):
         made = make(*arguments)
-        made.square.n_queries = 200
+        made.square.n_queries, made.fab.n_iter, made.apgd.n_iter = 200, 20, 50
         return made
 
     monkeypatch.setattr(AutoAttack, "_ensemble", shortened)

@@ -45,8 +45,10 @@ def test_stacked_bases_learn_what_looped_bases_learn(name, kind, robust, monkeyp
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("robust", [0.0, 0.3, torch.tensor(0.3, dtype=torch.float64), 1.0])
-@pytest.mark.parametrize("kind", ["dual", "film"])
+@pytest.mark.parametrize(
+    ("kind", "robust"),
+    [("dual", 0.0), ("dual", 0.3), ("dual", torch.tensor(0.3, dtype=torch.float64)), ("dual", 1.0), ("film", 0.7)],
+)
 def test_stacked_bases_predict_what_looped_bases_predict(name, kind, robust, monkeypatch):
     monkeypatch.setattr(NETS[name], "stack", 3, raising=False)
     build = partial(NETS[name], **{kind: True})
