@@ -1,6 +1,5 @@
-"""Tables for people and programs: one set of rows, for a terminal, a page, Markdown, LaTeX or JSON."""
+"""Tables for people and programs: one set of rows, for a terminal, a page, Markdown, LaTeX or a program."""
 
-import json
 import math
 import re
 import textwrap
@@ -172,11 +171,6 @@ class Table:
         keys = [column.key for column in self.columns]
         return [dict(zip(keys, row, strict=True)) for row in self.rows]
 
-    def to_json(self) -> str:
-        """For a program: the raw values; a value that is no number (NaN) becomes null."""
-        rows = [{key: _finite(value) for key, value in row.items()} for row in self.records()]
-        return json.dumps({"title": self.title, "caption": self.caption, "rows": rows}, ensure_ascii=False, indent=1)
-
 
 def show(table: Table, console: "Console") -> None:
     """Print a table: with lines and bold type on a terminal, as plain text into a file or pipe."""
@@ -263,7 +257,3 @@ def latex(text: str) -> str:
     50 \\% of a\\_b $\\pm$ 1
     """
     return "".join(_LATEX.get(character, character) for character in " ".join(text.splitlines()))
-
-
-def _finite(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
