@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from helpers.tiny_task import SETTINGS, stripes_task
 from helpers.toys import ATOM, FULL, HALF, Tiny, ToyClients, to_bytes, toy_simulator
-from splitmix.core.client import execute, parts_of
+from splitmix.core.client import all_parts, execute
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, cut, merge
@@ -44,7 +44,7 @@ def simulator(method, *, workers=1):
 
 def trained(method, engine, *, rounds=2, weights=None, **settings):
     net = Net(Tiny)
-    start = net.init(method.layout, seed=5) if weights is None else weights
+    start = net.init(method.layout, seed=5, tracked=True) if weights is None else weights
     return federate(method, engine, net, start, Federation(rounds, PLAN, cohort=3, seed=2), **settings)
 
 
@@ -119,7 +119,7 @@ class Bytes:
     def run(self, weights, jobs):
         net, layout = self.simulator.net, self.simulator.layout
         for job in jobs:
-            told, download = unpacked(packed(job, cut(net, layout, weights, parts_of(job))))
+            told, download = unpacked(packed(job, cut(net, layout, weights, all_parts(job))))
             heard = Train(**{**told, "plan": Plan(**told["plan"])})
             data = self.simulator.clients.data(heard.client)
             answer = execute(heard, net, download, data, self.simulator.objective, {})
