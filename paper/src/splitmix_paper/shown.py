@@ -15,7 +15,7 @@ from splitmix.report.pages import duration
 from splitmix.report.tables import Column, Table
 from splitmix_paper.claims import FAILS, HOLDS, NOISE, UNKNOWN, UNTESTABLE, WORDS, Cell, Claim, Verdict
 from splitmix_paper.exhibit import Evidence, Exhibit
-from splitmix_paper.numbers import MeanAndSpread, number_text, signed_text, spread_text, whole_text
+from splitmix_paper.texts import MeanAndSpread, number_text, signed_text, spread_text, whole_text
 from splitmix_paper.studies import FEDAVG
 
 SIGNS = {

@@ -12,7 +12,7 @@ from splitmix.nets.cost import cost_rows
 from splitmix.report.tables import Column, Table
 from splitmix_paper.claims import Cell, Claim, Place, alike, grows, higher
 from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Printed
-from splitmix_paper.numbers import number_text
+from splitmix_paper.texts import number_text
 from splitmix_paper.panels import Panel, Sheet, draw_panels, width_strokes
 from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
 
