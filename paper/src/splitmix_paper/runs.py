@@ -95,7 +95,7 @@ class Job(SuiteRun):
     def seconds(self) -> None:
         """How long it took is not asked: times are expected."""
 
-    @property
+    @cached_property
     def whole(self) -> float | None:
         """Seconds of all of it on two quiet cores, as far as they were measured."""
         found = estimate(self.config) if self.scale == "cpu" else None

@@ -15,8 +15,8 @@ from splitmix.report.pages import duration
 from splitmix.report.tables import Column, Table
 from splitmix_paper.claims import FAILS, HOLDS, NOISE, UNKNOWN, UNTESTABLE, WORDS, Cell, Claim, Verdict
 from splitmix_paper.exhibit import Evidence, Exhibit
-from splitmix_paper.texts import MeanAndSpread, number_text, signed_text, spread_text, whole_text
 from splitmix_paper.studies import FEDAVG
+from splitmix_paper.texts import MeanAndSpread, number_text, signed_text, spread_text, whole_text
 
 SIGNS = {
     HOLDS: "✓ holds",

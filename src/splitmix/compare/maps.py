@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
+from splitmix.compare.costs_file import ReachedShares
 from splitmix.compare.figures import called, count_axis, families, looks
 from splitmix.compare.standings import MethodRuns
 from splitmix.report import drawing
@@ -16,48 +17,57 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Grid = list[list[float | None]]  # (domain, column)
+Boxes = Mapping[str, Sequence[float]]  # by method the value of each client
 
 LOSS = ("#b5480a", "#ffffff", "#0b5c94")  # worse, equal, better
 SHARE = ("#ffffff", "#7ac7be", "#0c5c94")
 
 
-@in_style
 def client_boxes(entries: Sequence[MethodRuns]) -> Picture:
-    """How clients fare under each method: accuracy, traffic and work; a box holds the middle half of them."""
+    """How clients fare under each method: accuracy, traffic and work."""
     accuracy = {entry.label: _client_accuracies(entry) for entry in entries}
+    traffic = {entry.label: _per_round(entry, "down") for entry in entries}
+    work = {entry.label: _per_round(entry, "macs") for entry in entries}
+    rivals = [entry.label for entry in entries if not entry.over_budget and accuracy[entry.label]] or [*accuracy]
+    style = looks(entries)
+    colours = {entry.label: style[name].colour for name, group in families(entries).items() for entry in group}
+    return draw_boxes(accuracy, traffic, work, colours, rivals)
+
+
+@in_style
+def draw_boxes(
+    accuracy: Boxes, traffic: Boxes, work: Boxes, colours: Mapping[str, str], rivals: Sequence[str]
+) -> Picture:
+    """What each client has under each method; a box holds the middle half of them. Rivals may fare best."""
     if not any(accuracy.values()):
         raise NothingToDrawError("the results have no accuracy for each client to draw")
     columns = [("accuracy (%)\nat its widest", accuracy, False)]
-    traffic = {entry.label: _per_round(entry, "down") for entry in entries}
-    work = {entry.label: _per_round(entry, "macs") for entry in entries}
     counts = (("download\n(bytes per round)", traffic), ("training\n(MACs per round)", work))
     columns += [(heading, found, True) for heading, found in counts if any(found.values())]
-    rivals = [entry.label for entry in entries if not entry.over_budget and accuracy[entry.label]] or [*accuracy]
     worst = {label: min(accuracy[label], default=0.0) for label in rivals}
     best = max(worst, key=lambda label: worst[label])
     title = f"The worst-off client fares best under {called(best)}: {worst[best]:.1f} %"
     text = "box: the middle half of the clients of all seeds; whiskers: all of them"
-    figure, panels = paper(title, text, 1.6 + 0.3 * len(entries), columns=len(columns), share_x=False)
+    figure, panels = paper(title, text, 1.6 + 0.3 * len(accuracy), columns=len(columns), share_x=False)
     for panel, (heading, values, steep) in zip(panels, columns, strict=True):
-        _boxes(panel, entries, values, steep)
+        _boxes(panel, values, colours, steep)
         panel.set_title(heading)
-    panels[0].set_yticks(range(len(entries)), [called(entry.label) for entry in entries], color=INK)
+    panels[0].set_yticks(range(len(accuracy)), [called(label) for label in accuracy], color=INK)
     panels[0].invert_yaxis()
     return Picture("client-boxes", figure)
 
 
-def _boxes(axes: "Axes", entries: Sequence[MethodRuns], values: Mapping[str, list[float]], steep: bool) -> None:
+def _boxes(axes: "Axes", values: Boxes, colours: Mapping[str, str], steep: bool) -> None:
     """One panel: a lying box for each method."""
     from matplotlib.ticker import LogLocator
 
-    style = {entry.label: looks(entries)[name] for name, group in families(entries).items() for entry in group}
-    for place, entry in enumerate(entries):
-        if not values[entry.label]:
+    for place, (label, each) in enumerate(values.items()):
+        if not each:
             continue
-        colour = style[entry.label].colour
+        colour = colours[label]
         thin = {"color": colour, "linewidth": 1.1}
         axes.boxplot(
-            values[entry.label],
+            each,
             positions=[place],
             orientation="horizontal",
             widths=0.55,
@@ -75,7 +85,6 @@ def _boxes(axes: "Axes", entries: Sequence[MethodRuns], values: Mapping[str, lis
         axes.xaxis.set_major_locator(LogLocator(numticks=5))
 
 
-@in_style
 def domain_losses(entries: Sequence[MethodRuns]) -> Picture:
     """Points of accuracy against FedAvg of the same width, for each domain; a panel for each method."""
     base = fedavg_domains(entries)
@@ -83,6 +92,12 @@ def domain_losses(entries: Sequence[MethodRuns]) -> Picture:
     domains = domain_names(entries[0].runs[0].result)
     widths = [width for width in base if any(width in entry.widths for entry in rivals)]
     grids = {e.label: [[_loss(e, base, width, name) for width in widths] for name in domains] for e in rivals}
+    return draw_losses(grids, domains, widths)
+
+
+@in_style
+def draw_losses(grids: Mapping[str, Grid], domains: Sequence[str], widths: Sequence[str]) -> Picture:
+    """Points more or less than FedAvg of the same width, by method, domain and width."""
     flat = [
         (value, label, domains[i], widths[j])
         for label, grid in grids.items()
@@ -96,13 +111,17 @@ def domain_losses(entries: Sequence[MethodRuns]) -> Picture:
     title = f"Worst against FedAvg of the same width: {called(label)} on {short(domain)}, {named(width)}: {value:+.1f}"
     limit = max(1.0, *(abs(value) for value, *_ in flat))
     text = "points of test accuracy more (blue) or less (brown) than FedAvg, by domain and width"
-    return Picture("domain-losses", draw_maps(title, text, grids, domains, dict.fromkeys(grids, widths), LOSS, limit))
+    return Picture("domain-losses", _maps(title, text, grids, domains, dict.fromkeys(grids, widths), LOSS, limit))
+
+
+def coverage_map(entries: Sequence[MethodRuns]) -> Picture:
+    """Which data reached which parameters, as far as it was counted."""
+    return draw_coverage({e.label: costs["coverage"] for e in entries if (costs := e.runs[0].costs) is not None})
 
 
 @in_style
-def coverage_map(entries: Sequence[MethodRuns]) -> Picture:
-    """Which data reached which parameters: the share of each slice of the net that a domain's clients ever trained."""
-    known = {e.label: costs["coverage"] for e in entries if (costs := e.runs[0].costs) is not None}
+def draw_coverage(known: Mapping[str, ReachedShares]) -> Picture:
+    """The share of each slice of the net that a domain's clients ever trained; a panel for each method."""
     counted = {
         label: found  # one net that everybody trains is no picture
         for label, found in known.items()
@@ -123,10 +142,10 @@ def coverage_map(entries: Sequence[MethodRuns]) -> Picture:
         title = "Every parameter met the data of every domain"
     columns = {label: [_slice_name(text) for text in found["slices"]] for label, found in counted.items()}
     text = "share (%) of each slice of the net, or of each base, that a domain's clients trained"
-    return Picture("coverage", draw_maps(title, text, grids, domains, columns, SHARE, None))
+    return Picture("coverage", _maps(title, text, grids, domains, columns, SHARE, None))
 
 
-def draw_maps(
+def _maps(
     title: str,
     text: str,
     grids: Mapping[str, Grid],

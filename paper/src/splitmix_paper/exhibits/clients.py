@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
 
-from splitmix.compare.figures import count_axis
-from splitmix.compare.maps import LOSS, SHARE, Grid, draw_maps
-from splitmix.report.drawing import GREY, INK, NothingToDrawError, Picture, in_style, paper, short
+from splitmix.compare.costs_file import ReachedShares
+from splitmix.compare.maps import draw_boxes, draw_coverage, draw_losses
+from splitmix.report.drawing import GREY
 from splitmix_paper.claims import Cell, Claim, Place, alike, higher, less
 from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Runs
 from splitmix_paper.exhibits.widths import single_runs
 from splitmix_paper.panels import HUES
-from splitmix_paper.rows import BUDGET, DOWNLOAD, REACHED, WORK, WORST, Measured
+from splitmix_paper.rows import BUDGET, DOWNLOAD, REACHED, WORK, WORST, Measured, Row
 from splitmix_paper.studies import FEDAVG, SHETEROFL, SPLITMIX
 
 BYTES = 4  # of a parameter
@@ -50,7 +49,11 @@ class Clients(Exhibit):
         )
 
     def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
-        yield partial(draw_boxes, {label: runs.first for label, runs in evidence.runs.items()})
+        runs = {label: runs.first for label, runs in evidence.runs.items()}
+        accuracy = {label: _accuracies(run) for label, run in runs.items()}
+        traffic, work = ({label: _each(run, spent) for label, run in runs.items()} for spent in (DOWNLOAD, WORK))
+        colours = {label: HUES.get(label, GREY) for label in runs}
+        yield partial(draw_boxes, accuracy, traffic, work, colours, [label for label in runs if accuracy[label]])
 
 
 def _spread(series: str, accuracy: Cell) -> Cell:
@@ -70,44 +73,6 @@ def _spent(runs: Runs) -> Iterator[Cell]:
         found = {seed: row.value / unit for seed, run in runs.seeds.items() if (row := run.find(measure)) is not None}
         if found:
             yield Cell(Place(runs.need.series, key), found, kind="counted")
-
-
-@in_style
-def draw_boxes(runs: Mapping[str, Measured]) -> Picture:
-    """How clients fare under each method: accuracy, traffic and work; a box holds the middle half of them."""
-    from matplotlib.ticker import LogLocator
-
-    columns = {"accuracy (%)\nat its widest": {label: _accuracies(run) for label, run in runs.items()}}
-    for heading, measure in (("download\n(bytes per round)", DOWNLOAD), ("training\n(MACs per round)", WORK)):
-        columns[heading] = {label: _each(run, measure) for label, run in runs.items()}
-    drawn = {heading: values for heading, values in columns.items() if any(values.values())}
-    worst = {label: min(values) for label, values in next(iter(columns.values())).items() if values}
-    if not worst:
-        raise NothingToDrawError("the accuracy of single clients is not known")
-    best = max(worst, key=lambda label: worst[label])
-    title = f"The worst-off client fares best under {best}: {worst[best]:.1f} %"
-    text = "box: the middle half of the clients; whiskers: all of them"
-    figure, axes = paper(title, text, 1.6 + 0.3 * len(runs), columns=len(drawn), share_x=False)
-    for axis, (heading, values) in zip(axes, drawn.items(), strict=True):
-        for place, (label, each) in enumerate(values.items()):
-            _box(axis, place, each, HUES.get(label, GREY))
-        axis.set_title(heading)
-        axis.grid(axis="y", visible=False)
-        axis.grid(axis="x")
-        if "per round" in heading:
-            count_axis(axis)
-            axis.xaxis.set_major_locator(LogLocator(numticks=5))
-    axes[0].set_yticks(range(len(runs)), list(runs), color=INK)
-    axes[0].invert_yaxis()
-    return Picture("client-boxes", figure)
-
-
-def _box(axis: Any, place: int, values: Sequence[float], colour: str) -> None:
-    thin = {"color": colour, "linewidth": 1.1}
-    look = {"facecolor": f"{colour}33", "edgecolor": colour, "linewidth": 1.1}
-    style = {"boxprops": look, "medianprops": {"color": INK, "linewidth": 2.2}, "whiskerprops": thin, "capprops": thin}
-    box = {"orientation": "horizontal", "widths": 0.55, "whis": (0, 100), "patch_artist": True}
-    axis.boxplot(values, positions=[place], **box, **style)
 
 
 def _accuracies(run: Measured) -> list[float]:
@@ -172,8 +137,33 @@ class Domains(Exhibit):
 
     def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
         runs = {label: evidence.runs[label].first for label in (SPLITMIX, SHETEROFL) if label in evidence.runs}
-        yield partial(draw_reached, runs)
-        yield partial(draw_losses, runs, fedavg_of(evidence))
+        base = fedavg_of(evidence)
+        domains = list(dict.fromkeys(name for run in runs.values() for name in _homes(run)))
+        widths = [width for width, run in base.items() if (row := run.score(width)) and row.domains]
+        yield partial(
+            draw_coverage, {label: _reached(row) for label, run in runs.items() if (row := run.find(REACHED))}
+        )
+        losses = {
+            label: [[_gap(run, base[width], width, name) for width in widths] for name in domains]
+            for label, run in runs.items()
+        }
+        yield partial(draw_losses, losses, domains, widths)
+
+
+def _reached(row: Row) -> ReachedShares:
+    reached = row.reached or {}
+    shares = {name: share or 0.0 for name, share in (row.domains or {}).items()}
+    slices = [*next(iter(reached.values()), {})]
+    return {
+        "domains": shares,
+        "slices": slices,
+        "reached": {name: [*found.values()] for name, found in reached.items()},
+    }
+
+
+def _gap(run: Measured, fedavg: Measured, width: str, domain: str) -> float | None:
+    found = _loss(run, fedavg, width, domain)
+    return found[0] if found else None
 
 
 def fedavg_of(evidence: Evidence) -> dict[str, Measured]:
@@ -207,49 +197,6 @@ def _worst(run: Measured, base: Mapping[str, Measured], domain: str) -> tuple[fl
     if earlier and earlier.domains and (value := earlier.domains.get(domain)) is not None:
         losses.append((100 * value, []))
     return min(losses, key=lambda loss: loss[0], default=None)
-
-
-@in_style
-def draw_reached(runs: Mapping[str, Measured]) -> Picture:
-    """Which data reached which parameters: the share of each slice of the net that a domain's clients ever trained."""
-    found = {label: row.reached for label, run in runs.items() if (row := run.find(REACHED)) and row.reached}
-    if not found:
-        raise NothingToDrawError("what each domain trains was not counted")
-    domains = list(dict.fromkeys(name for reached in found.values() for name in reached))
-    grids: dict[str, Grid] = {
-        label: [[100 * share for share in reached[name].values()] for name in domains]
-        for label, reached in found.items()
-    }
-    columns = {label: [text.removeprefix("base ") for text in reached[domains[0]]] for label, reached in found.items()}
-    least = {label: run.find(REACHED) for label, run in runs.items() if label in found}
-    shares = [(s or 0.0, label, name) for label, row in least.items() if row for name, s in (row.domains or {}).items()]
-    share, label, name = min(shares)
-    title = f"Only {100 * share:.0f} % of the net ever met the data of {short(name)} under {label}"
-    text = "share (%) of each slice of the net, or of each base, that a domain's clients trained"
-    return Picture("coverage", draw_maps(title, text, grids, domains, columns, SHARE, None))
-
-
-@in_style
-def draw_losses(runs: Mapping[str, Measured], base: Mapping[str, Measured]) -> Picture:
-    """Points of accuracy against FedAvg of the same width, for each domain; a panel for each method."""
-    domains = list(dict.fromkeys(name for run in runs.values() for name in _homes(run)))
-    found = {
-        (label, name, width): loss[0]
-        for label, run in runs.items()
-        for name in domains
-        for width, fedavg in base.items()
-        if (loss := _loss(run, fedavg, width, name)) is not None
-    }
-    if not found:
-        raise NothingToDrawError("there is no FedAvg of the same width to compare the domains with")
-    widths = [width for width in base if any(at == width for *_, at in found)]
-    grids = {label: [[found.get((label, name, width)) for width in widths] for name in domains] for label in runs}
-    label, name, width = min(found, key=lambda place: found[place])
-    told = f"{label} on {short(name)}, width {width}: {found[label, name, width]:+.1f}"
-    title = f"Worst against FedAvg of the same width: {told}"
-    limit = max(1.0, *(abs(value) for value in found.values()))
-    text = "points of test accuracy more (blue) or less (brown) than FedAvg, by domain and width"
-    return Picture("domain-losses", draw_maps(title, text, grids, domains, dict.fromkeys(runs, widths), LOSS, limit))
 
 
 FIGURE5 = Clients(

@@ -12,9 +12,9 @@ from splitmix.nets.cost import cost_rows
 from splitmix.report.tables import Column, Table
 from splitmix_paper.claims import Cell, Claim, Place, alike, grows, higher
 from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Printed
-from splitmix_paper.texts import number_text
 from splitmix_paper.panels import Panel, Sheet, draw_panels, width_strokes
 from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
+from splitmix_paper.texts import number_text
 
 OURS = "Split-Mix, recommended"  # rate 0.1, the most helpful base first
 CALIBRATED = f"{OURS}, calibrated norms"
