@@ -14,16 +14,11 @@ from splitmix import __version__
 COMMANDS = {  # a function is a command, an App a group of them
     "train": "splitmix.cli.train:train",
     "report": "splitmix.cli.train:report",
-    "eval": "splitmix.cli.eval:evaluate",
+    "cost": "splitmix.cli.cost:cost",
     "compare": "splitmix.cli.compare:compare",
     "tune": "splitmix.cli.compare:tune",
-    "cost": "splitmix.cli.cost:cost",
-    "bundle": "splitmix.cli.runtime:bundle",
-    "calibrate": "splitmix.cli.runtime:calibrate",
-    "probe": "splitmix.cli.runtime:probe",
-    "plan": "splitmix.cli.runtime:plan",
+    "eval": "splitmix.cli.eval:evaluate",
     "export": "splitmix.cli.export:export",
-    "serve": "splitmix.cli.serve:serve",
     "flower": "splitmix.cli.flower:flower",
     "data": "splitmix.cli.data:data",
     "tasks": "splitmix.cli.lists:tasks",
@@ -31,10 +26,13 @@ COMMANDS = {  # a function is a command, an App a group of them
     "nets": "splitmix.cli.lists:nets",
     "budgets": "splitmix.cli.lists:budgets",
     "settings": "splitmix.cli.lists:settings",
+    "bundle": "splitmix.cli.runtime:bundle",
+    "calibrate": "splitmix.cli.runtime:calibrate",
+    "probe": "splitmix.cli.runtime:probe",
+    "plan": "splitmix.cli.runtime:plan",
+    "serve": "splitmix.cli.serve:serve",
 }
-INSTALLED = (
-    "splitmix.commands"  # entry points of other packages, such as the reproduction of the paper: name = module:app
-)
+INSTALLED = "splitmix.commands"  # entry points of other packages, such as the paper's, as name = module:app
 
 
 @cache

@@ -86,7 +86,7 @@ class Nested(Method):
 
 @dataclass(frozen=True)
 class HeteroFL(Nested):
-    """Each width is trained by the clients of that budget.
+    """One net as wide as the widest of `widths`, which are ascending; each is trained by the clients of that budget.
 
     Server: w[i] <- sum_k |D_k| w_k[i] / sum_k |D_k|, over the clients k whose slice holds entry i.
     """
@@ -98,7 +98,7 @@ class HeteroFL(Nested):
 
 @dataclass(frozen=True)
 class SHeteroFL(Nested):
-    """A client sums the losses of all affordable widths among those listed, and is weighed once.
+    """One net; a client sums the losses of all affordable widths among those `listed`, and is weighed once.
 
     `released_weighting` repeats what the authors' code does, to understand the printed numbers: a client counts as
     often as it trains widths (4:3:2:1 for the budgets 1 1/2 1/4 1/8), and a width that is listed twice trains twice.
@@ -125,7 +125,7 @@ class SHeteroFL(Nested):
 
 @dataclass(frozen=True)
 class FedRolex(Nested):
-    """In round t the window that a client trains begins at channel t of each layer."""
+    """One net as wide as the widest of `widths`, ascending; in round t a window begins at channel t of each layer."""
 
     @classmethod
     def for_setting(cls, setting: Setting, *, width: Any = None) -> Self:
@@ -144,7 +144,7 @@ class FedRolex(Nested):
 
 @dataclass(frozen=True)
 class FjORD(Nested):
-    """Each batch trains one of the client's affordable widths.
+    """One net as wide as the widest of `widths`, ascending; each batch trains one of the client's affordable widths.
 
     With `distill` the widest affordable one trains on every batch too and teaches the drawn one: `share` of the drawn
     one's loss is the divergence from the teacher's answers at a `temperature`.
