@@ -1,4 +1,4 @@
-"""Tuning: what is chosen and why, the record of it, and one tiny search that never sees a test image."""
+"""Tuning: what is chosen and why, the record of it, and one small search that never sees a test image."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from helpers.tiny_task import SETTINGS, stripes_folder
 from splitmix.compare.compare import compared_runs
-from splitmix.compare.contenders import parse_contenders, with_rates
+from splitmix.compare.contenders import parse_contender, parse_contenders, with_rates
 from splitmix.compare.suite import Workshop
 from splitmix.compare.tuning import (
     RatesToTry,
@@ -152,6 +152,7 @@ def test_every_method_tries_the_same_rates(tmp_path):
 @pytest.mark.parametrize(
     ("methods", "more", "told"),
     [
+        ([], {}, "nothing to try"),
         (["splitmix"], {"rates": ()}, "nothing to try"),
         (["splitmix"], {"seeds": ()}, "nothing to try"),
         (["splitmix:lr=0.1"], {}, "brings its own learning rate"),
@@ -159,7 +160,7 @@ def test_every_method_tries_the_same_rates(tmp_path):
 )
 def test_what_cannot_be_tried_is_told(methods, more, told):
     with pytest.raises(UserError, match=told):
-        RatesToTry(parse_contenders(methods), **more)
+        RatesToTry([parse_contender(text) for text in methods], **more)
 
 
 # --- a real search ------------------------------------------------------------------------------------------------
