@@ -49,7 +49,8 @@ def estimate(config: Config) -> float | None:
     if pace is None:
         return None
     budgets = parse_budgets(config.budgets, clients=pace.clients, seed=config.seed).at(0)
-    client = sum(_client(config, pace, budget, sorted(set(budgets))) for budget in budgets) / len(budgets)
+    widths = sorted(set(budgets))
+    client = sum(budgets.count(width) * _client(config, pace, width, widths) for width in widths) / len(budgets)
     half = 0.5 if config.task == "cifar10-half" else 1.0
     rounds = config.rounds * min(config.cohort or pace.clients, pace.clients) * client * config.epochs * half / CORES
     return rounds * SCORING * (ATTACK if _attacked(config.objective) else 1.0) + FINAL
