@@ -182,6 +182,7 @@ def test_stored_rows_are_asked_for_and_name_the_settings_that_their_hash_is_of()
         assert row.substitutes
 
 
+@pytest.mark.slow
 def test_the_stored_report_is_what_the_stored_rows_say_and_has_the_pictures_that_it_names():
     shown, text = read_shown("cpu", Rows(RESULTS)), (RESULTS / "report.md").read_text()
     assert json.loads((RESULTS / "report.json").read_text()) == as_json("cpu", shown)

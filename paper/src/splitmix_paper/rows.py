@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from splitmix.compare.costs_file import StoredCosts, read_costs
 from splitmix.core.errors import UserError
@@ -31,6 +31,14 @@ DOWNLOAD, WORK, REACHED, BUDGET = "bytes down in a round", "MACs in a round", "s
 WORST = "worst difference from FedAvg"
 
 
+def _short(value: float) -> float:
+    """Six digits; whole numbers stay whole."""
+    return float(f"{value:.{DIGITS}g}") if abs(value) < 10**DIGITS else round(value)
+
+
+Short = Annotated[float, AfterValidator(_short)]
+
+
 class Row(BaseModel):
     """One number, and all that is needed to know what it is of."""
 
@@ -44,7 +52,7 @@ class Row(BaseModel):
     settings: dict[str, Setting]  # the task, and all that differs from its defaults
     substitutes: tuple[str, ...] = ()  # data that is not the paper's
     measure: str
-    value: float
+    value: Short
     split: str | None = None
     norm: str | None = None  # where norm statistics come from
     width: str | None = None
@@ -53,11 +61,11 @@ class Row(BaseModel):
     weak: bool = False  # whether the attack is
     images: int | None = None  # of each client, where not all were taken
     samples: int | None = None  # images in all
-    clients: tuple[float | None, ...] | None = None  # the value of each
-    domains: dict[str, float | None] | None = None
+    clients: tuple[Short | None, ...] | None = None  # the value of each
+    domains: dict[str, Short | None] | None = None
     homes: tuple[str, ...] | None = None  # the domain of each client
-    curve: tuple[tuple[int, float], ...] | None = None  # by round, counted from 1
-    reached: dict[str, dict[str, float]] | None = None  # by domain and slice of the net
+    curve: tuple[tuple[int, Short], ...] | None = None  # by round, counted from 1
+    reached: dict[str, dict[str, Short]] | None = None  # by domain and slice of the net
     source: str = RUN
 
     @property
@@ -185,7 +193,7 @@ class About:
             settings=own_settings(self.config),
             substitutes=self.substitutes,
             measure=measure,
-            value=_short(value),
+            value=value,
             source=self.source,
             **more,
         )
@@ -210,8 +218,8 @@ def rows_of_run(folder: Path, about: About) -> Iterator[Row]:
                 split=score.get("split", "test"),
                 norm=score.get("norm"),
                 width=score["width"],
-                clients=_each(score.get("clients")),
-                domains=_named(score.get("domains")),
+                clients=score.get("clients") or None,
+                domains=score.get("domains"),
             )
     yield from _curves(about, metrics)
     yield about.row(SECONDS, max(round_seconds(metrics), result.get("seconds", 0.0)))
@@ -220,7 +228,7 @@ def rows_of_run(folder: Path, about: About) -> Iterator[Row]:
     clients = scored_clients(result) or result["clients"]
     budgets = [float(parse_width(client["budget"])) for client in clients]
     homes = tuple(client["domain"] for client in clients)
-    yield about.row(BUDGET, fmean(budgets), clients=_each(budgets), homes=homes)
+    yield about.row(BUDGET, fmean(budgets), clients=budgets, homes=homes)
     if (costs := read_costs(folder)) is not None:
         yield from _costs(about, result, costs)
     if (folder / "grid.json").exists():
@@ -231,7 +239,7 @@ def _curves(about: About, metrics: Sequence[Mapping[str, Any]]) -> Iterator[Row]
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in metrics:
         if row["kind"] == "score" and row.get("split", "val") == "val":
-            curves.setdefault(row["width"], []).append((row["round"] + 1, _short(row["accuracy"])))
+            curves.setdefault(row["width"], []).append((row["round"] + 1, row["accuracy"]))
     for width in sorted(curves, key=parse_width):
         points = tuple(curves[width])
         yield about.row(ACCURACY, points[-1][1], split="val", width=width, curve=points)
@@ -241,12 +249,10 @@ def _costs(about: About, result: Result, costs: StoredCosts) -> Iterator[Row]:
     rounds = max(1, result.get("rounds", 1))
     for measure, spent in ((DOWNLOAD, costs["down"]), (WORK, costs["macs"])):
         each = [value / rounds for value in spent]
-        yield about.row(measure, fmean(each), clients=_each(each))
+        yield about.row(measure, fmean(each), clients=each)
     found = costs["coverage"]
-    reached = {
-        name: dict(zip(found["slices"], map(_short, row), strict=True)) for name, row in found["reached"].items()
-    }
-    yield about.row(REACHED, min(found["domains"].values()), domains=_named(found["domains"]), reached=reached)
+    reached = {name: dict(zip(found["slices"], row, strict=True)) for name, row in found["reached"].items()}
+    yield about.row(REACHED, min(found["domains"].values()), domains=found["domains"], reached=reached)
 
 
 def _grid(about: About, grid: Mapping[str, Any]) -> Iterator[Row]:
@@ -256,17 +262,4 @@ def _grid(about: About, grid: Mapping[str, Any]) -> Iterator[Row]:
         at = {**shared, "width": row["width"], "robust": row["robust"]}
         for kind, more in (("clean", {}), ("attacked", under)):
             if row[kind] is not None:
-                yield about.row(ACCURACY, row[kind], clients=_each(row.get(f"{kind}_clients")), **at, **more)
-
-
-def _each(values: Sequence[float | None] | None) -> tuple[float | None, ...] | None:
-    return tuple(None if value is None else _short(value) for value in values) if values else None
-
-
-def _named(values: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
-    return {name: None if value is None else _short(value) for name, value in values.items()} if values else None
-
-
-def _short(value: float) -> float:
-    """Six digits; whole numbers stay whole."""
-    return float(f"{value:.{DIGITS}g}") if abs(value) < 10**DIGITS else round(value)
+                yield about.row(ACCURACY, row[kind], clients=row.get(f"{kind}_clients"), **at, **more)
