@@ -6,8 +6,7 @@ from helpers.made_runs import fake_run
 from helpers.tiny_task import SETTINGS, stripes_folder
 from splitmix.compare import compare as comparing
 from splitmix.compare import page
-from splitmix.compare.compare import compare, compared_runs
-from splitmix.compare.contenders import parse_contenders
+from splitmix.compare.compare import compare, compared_runs, parse_contenders
 from splitmix.compare.standings import summary_rows
 from splitmix.compare.suite import Workshop
 from splitmix.core.errors import UserError

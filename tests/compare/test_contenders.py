@@ -2,8 +2,7 @@
 
 import pytest
 
-from splitmix.compare.compare import compared_runs
-from splitmix.compare.contenders import parse_contender, parse_contenders, with_rates
+from splitmix.compare.compare import compared_runs, parse_contender, parse_contenders, with_rates
 from splitmix.core.errors import UserError
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.tiny_task import SETTINGS, stripes_folder
-from splitmix.compare.compare import compared_runs
-from splitmix.compare.contenders import parse_contender, parse_contenders, with_rates
+from splitmix.compare.compare import compared_runs, parse_contender, parse_contenders, with_rates
 from splitmix.compare.suite import Workshop
 from splitmix.compare.tuning import (
     RatesToTry,

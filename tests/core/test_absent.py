@@ -25,7 +25,7 @@ from splitmix.core.net import Net
 from splitmix.core.parts import merge
 from splitmix.core.rounds import federate, keep_scarce, make_jobs
 from splitmix.core.types import Missing
-from splitmix.engines.replay import Replay
+from splitmix.engines.clients import Replay
 from splitmix.runs.run import round_row
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from splitmix.core.errors import UserError
 from splitmix.data.budgets import BUDGETS, Budgets, Each, Groups, LogNormal, check_budgets, parse_budgets, parse_law
-from splitmix.report.budgets import budget_picture
+from splitmix.report.pictures import budget_picture
 
 EIGHTH = Fraction(1, 8)
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from splitmix.core.errors import UserError
-from splitmix.data.prepare.fetch import fetch
+from splitmix.data.prepare.store import fetch
 
 BODY = bytes(range(256)) * 4000
 

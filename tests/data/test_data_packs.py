@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from helpers.originals import encoded
 from splitmix.core.errors import UserError
-from splitmix.data.packs import DOMAINNET, OFFICE, PACS, packed_task, read_pack
+from splitmix.data.benchmarks import DOMAINNET, OFFICE, PACS, packed_task, read_pack
 from splitmix.data.prepare.pictures import PackedPicture
 from splitmix.data.prepare.store import write_pack
 

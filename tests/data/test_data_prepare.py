@@ -11,7 +11,7 @@ import helpers.originals as made
 from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.data import prepare
-from splitmix.data.packs import DOMAINNET, OFFICE, PACS, read_pack
+from splitmix.data.benchmarks import DOMAINNET, OFFICE, PACS, read_pack
 from splitmix.data.prepare import conversions, sources
 from splitmix.data.prepare.conversions import NEEDS, STAND_INS, WAYS, stratified
 from splitmix.data.tasks import TASKS, find_task

@@ -26,7 +26,7 @@ from helpers.toys import to_bytes
 from splitmix.cli.flower import RemoteClients, train_remotely, up
 from splitmix.core.errors import UserError
 from splitmix.core.rounds import federate
-from splitmix.engines.replay import Replay
+from splitmix.engines.clients import Replay
 from splitmix.flower.forking import SuperLink
 from splitmix.flower.site import flwr, launch, marked, read_site, revive, stop
 from splitmix.flower.tls import make_certificates, make_node_key

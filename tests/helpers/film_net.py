@@ -3,8 +3,7 @@
 import torch
 
 from helpers.toys import Tiny
-from splitmix.nets.film import FilmNorm
-from splitmix.nets.layers import scaled
+from splitmix.nets.layers import FilmNorm, scaled
 
 
 class FilmTiny(Tiny):

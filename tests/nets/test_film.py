@@ -15,8 +15,8 @@ from splitmix.core.types import Layout
 from splitmix.core.width import Width
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost
-from splitmix.nets.film import CORNERS, FilmNorm, encode
-from splitmix.objectives.oat import OnceForAll
+from splitmix.nets.layers import CORNERS, FilmNorm, encode
+from splitmix.objectives.adversarial import OnceForAll
 
 EIGHTH = Width(1, 8)
 

@@ -14,9 +14,8 @@ from splitmix.core.net import Net
 from splitmix.core.objective import Objective, withstood
 from splitmix.core.parts import cut
 from splitmix.core.types import Layout, Part, Plan, Train
-from splitmix.objectives.adversarial import Adversarial
+from splitmix.objectives.adversarial import Adversarial, OnceForAll
 from splitmix.objectives.losses import DrawnWidth, Masked, Plain, cross_entropy
-from splitmix.objectives.oat import OnceForAll
 
 DATA = ToyClients().data(0)
 ONE_STEP = Plan(lr=0.1, batch=len(DATA.train), momentum=0.0, weight_decay=0.0)

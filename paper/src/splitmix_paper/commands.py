@@ -8,8 +8,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from splitmix.cli.compare import checked_seeds, make_workshop, repeatable
-from splitmix.cli.options import HERE, Flag, Json, Machine, Numbers
-from splitmix.cli.output import say
+from splitmix.cli.options import HERE, Flag, Json, Machine, Numbers, say
 from splitmix.core.errors import UserError, unknown
 
 app = App(name="paper", help=__doc__)

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from splitmix.core.reproducible import rng_for
 from splitmix.data.prepare.store import write_arrays
-from splitmix.nets.film import norms
-from splitmix.nets.layers import Conv, Linear, Rescale, scaled
+from splitmix.nets.layers import Conv, Linear, Rescale, norms, scaled
 
 NET = "splitmix_paper.stand_in:SmallNet"
 DOMAINS = {"amber": (1.0, 0.7, 0.3), "blue": (0.3, 0.5, 1.0), "green": (0.4, 1.0, 0.4), "rose": (1.0, 0.4, 0.6)}

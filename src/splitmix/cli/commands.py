@@ -18,7 +18,7 @@ COMMANDS = {  # a function is a command, an App a group of them
     "compare": "splitmix.cli.compare:compare",
     "tune": "splitmix.cli.compare:tune",
     "eval": "splitmix.cli.eval:evaluate",
-    "export": "splitmix.cli.export:export",
+    "export": "splitmix.cli.runtime:export",
     "flower": "splitmix.cli.flower:flower",
     "data": "splitmix.cli.data:data",
     "tasks": "splitmix.cli.lists:tasks",

@@ -9,10 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from splitmix.cli.options import HERE, Json, Machine, Numbers, Option, Rates, Words
-from splitmix.cli.output import note, say, show_json, show_table
+from splitmix.cli.options import HERE, Json, Machine, Numbers, Option, Rates, Words, note, say, show_json, show_table
 from splitmix.compare.compare import compare as compare_methods
-from splitmix.compare.contenders import parse_contenders, with_rates
+from splitmix.compare.compare import parse_contenders, with_rates
 from splitmix.compare.page import as_json as comparison_rows
 from splitmix.compare.standings import cost_table, overview_table
 from splitmix.compare.suite import Workshop

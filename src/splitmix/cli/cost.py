@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from splitmix.cli.options import Json, Words, parse_size
-from splitmix.cli.output import say, show_json, show_table
+from splitmix.cli.options import Json, Words, parse_size, say, show_json, show_table
 from splitmix.compare.costs import account_for, budgets_for, client_table, mix_table, serving_table
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width, check_multiple, parse_width

@@ -17,14 +17,13 @@ from rich.progress import (
 )
 
 from splitmix.cli.lists import tasks
-from splitmix.cli.options import Flag, Json
-from splitmix.cli.output import note, say, show_rows
+from splitmix.cli.options import Flag, Json, note, say, show_rows
 from splitmix.data.folder import data_root as find_data_root
 from splitmix.data.prepare import NEEDS, prepare
-from splitmix.data.prepare.fetch import Watch
+from splitmix.data.prepare.store import Watch
 from splitmix.data.task import describe_task, domains_of
 from splitmix.data.tasks import check_task, find_task
-from splitmix.report.sheet import contact_sheet
+from splitmix.report.pictures import contact_sheet
 from splitmix.report.tables import Column
 
 data = App(name="data", help=__doc__, help_epilogue="Example: splitmix data show mini")

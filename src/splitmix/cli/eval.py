@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from splitmix.attacks import find_attack
-from splitmix.cli.options import Flag, Json, Words, checked_workers
-from splitmix.cli.output import note, say, show_json, show_rows, show_table
+from splitmix.cli.options import Flag, Json, Words, checked_workers, note, say, show_json, show_rows, show_table
 from splitmix.core.errors import UserError
 from splitmix.core.objective import Attack
 from splitmix.core.width import parse_dial, parse_width

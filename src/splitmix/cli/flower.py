@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from splitmix.cli.options import Flag, Json
-from splitmix.cli.output import say, show_rows
+from splitmix.cli.options import Flag, Json, say, show_rows
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 

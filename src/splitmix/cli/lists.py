@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from splitmix.cli.options import Json
-from splitmix.cli.output import show_rows
+from splitmix.cli.options import Json, show_rows
 from splitmix.core.errors import UserError
 from splitmix.data.budgets import BUDGETS, parse_budgets
 from splitmix.data.tasks import TASKS
 from splitmix.methods import METHODS
 from splitmix.nets import NETS
-from splitmix.report.budgets import budget_picture
+from splitmix.report.pictures import budget_picture
 from splitmix.report.tables import Column
 from splitmix.runs.config import Config
 from splitmix.runs.recipes import RECIPES

@@ -1,14 +1,18 @@
-"""Options that several commands share."""
+"""Options that several commands share, and how they print."""
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from cyclopts import Parameter
+from rich.console import Console
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.engines.simulator import default_workers
+from splitmix.report.tables import Column, Table, show
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 Flag = Annotated[bool, Parameter(negative="")]
@@ -70,3 +74,33 @@ def parse_size(text: str, most: float = float("inf")) -> tuple[int, ...]:
     if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) <= most for part in parts):
         raise UserError(f"'{text}' is not the size of an image; write HEIGHTxWIDTHxCHANNELS, such as 32x32x3")
     return tuple(map(int, parts))
+
+
+def say(text: str) -> None:
+    """Print a sentence as it is: no wrapping, no markup."""
+    Console().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def note(text: str, style: str | None = None) -> None:
+    """Say something beside the results, on standard error."""
+    Console(stderr=True).print(text, style=style, highlight=False, soft_wrap=True, markup=False)
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=1))
+
+
+def show_table(table: Table) -> None:
+    """Print a table."""
+    show(table, Console())
+
+
+def show_rows(
+    title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], as_json: bool, caption: str = ""
+) -> None:
+    """Print rows as a table, or as a JSON list."""
+    if as_json:
+        show_json(list(rows))
+    else:
+        show_table(Table(title, columns, [[row[column.key] for column in columns] for row in rows], caption))

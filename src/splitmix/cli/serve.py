@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from splitmix.attacks.pgd import PGD
-from splitmix.cli.output import say
+from splitmix.cli.options import say
 from splitmix.core.errors import UserError
 from splitmix.runtime.bundle import packaged
 from splitmix.runtime.model import Model

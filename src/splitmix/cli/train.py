@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from splitmix.cli.flower import RemoteClients, default_folder, train_remotely
-from splitmix.cli.options import HERE, Flag, Json, Machine, Option
-from splitmix.cli.output import say, show_json, show_table
+from splitmix.cli.options import HERE, Flag, Json, Machine, Option, say, show_json, show_table
 from splitmix.report.attendance import summary
 from splitmix.report.run_page import write_report
 from splitmix.report.tables import width_table

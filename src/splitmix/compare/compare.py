@@ -1,17 +1,124 @@
 """Comparing methods: the same data, budgets, rounds and seeds for all, in one ordinary run folder each."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from splitmix.compare.contenders import Contender
 from splitmix.compare.costs_file import costs_of, read_costs, write_costs
 from splitmix.compare.page import Written, write_comparison
 from splitmix.compare.standings import MethodRuns, read_method_runs
 from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop
 from splitmix.core.errors import UserError
 from splitmix.report.run_page import write_report
-from splitmix.runs.config import Config, check_same_config, make_config, to_toml
+from splitmix.runs.config import Config, check_same_config, make_config, parse_override, to_toml
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method, what it was told besides its name, and its own learning rate if it has one."""
+
+    name: str
+    options: tuple[tuple[str, object], ...] = ()
+    lr: float | None = None
+    tuned: bool = False  # the rate comes from a record, so it is not part of the name
+
+    @property
+    def method(self) -> str | dict[str, object]:
+        """The method as a config names it."""
+        return {"name": self.name, **dict(self.options)} if self.options else self.name
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables.
+
+        >>> parse_contender("fedavg:width=1/8,mode=strict").label, parse_contender("fjord:distill=true,lr=0.03").label
+        ('fedavg 1/8 strict', 'fjord distill lr=0.03')
+        """
+        own = () if self.lr is None or self.tuned else (("lr", self.lr),)
+        return " ".join([self.name, *(_word(key, value) for key, value in (*self.options, *own))])
+
+    @property
+    def slug(self) -> str:
+        """The same in letters that any file system takes.
+
+        >>> parse_contender("fedavg:width=1/8").slug
+        'fedavg-1of8'
+        """
+        return re.sub(r"[^a-z0-9.=]+", "-", self.label.lower().replace("/", "of")).strip("-.") or "method"
+
+    def settings(self, given: Mapping[str, object], seed: int) -> dict[str, object]:
+        """The settings of its run with a seed: as given to all, but for the method and its rate."""
+        return {**given, "method": self.method, "seed": seed} | ({} if self.lr is None else {"lr": self.lr})
+
+
+def parse_contender(text: str) -> Contender:
+    """Read `fedavg`, `fedavg:width=1/8,mode=strict` or `{name="fedavg", width="1/8"}`; `lr=` is its own rate.
+
+    >>> parse_contender("fedavg:width=1/8,lr=0.3")
+    Contender(name='fedavg', options=(('width', '1/8'),), lr=0.3, tuned=False)
+    """
+    if text.lstrip().startswith("{"):
+        options = _inline(text)
+        name = str(options.pop("name", ""))
+    else:
+        name, _, rest = text.partition(":")
+        options = dict(map(parse_override, rest.split(","))) if rest else {}
+    if not name.strip():
+        raise UserError(f"'{text}' names no method; write a name, or name:key=value,key=value")
+    lr = _rate(options.pop("lr")) if "lr" in options else None
+    return Contender(name.strip(), tuple(options.items()), lr)
+
+
+def parse_contenders(texts: Sequence[str]) -> list[Contender]:
+    """All of them, each once."""
+    found = list({contender.label: contender for contender in map(parse_contender, texts)}.values())
+    if not found:
+        raise UserError("there is no method to run; name some, such as: splitmix heterofl fedavg:width=1/8")
+    return found
+
+
+def with_rates(contenders: Iterable[Contender], rates: Mapping[str, float]) -> list[Contender]:
+    """Each with the rate that was tuned for it; one with a rate of its own keeps that."""
+    fitted = []
+    for contender in contenders:
+        if contender.lr is None and contender.label not in rates:
+            raise UserError(
+                f"the tuning has no rate for '{contender.label}', only for {', '.join(rates) or 'nothing'}; "
+                "tune it as well, or leave it out"
+            )
+        tuned = replace(contender, lr=rates.get(contender.label), tuned=True)
+        fitted.append(contender if contender.lr is not None else tuned)
+    return fitted
+
+
+def _inline(text: str) -> dict[str, object]:
+    try:
+        found: dict[str, object] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f'\'{text}\' is not a method ({error}); write {{name = "fedavg", width = "1/8"}}') from None
+    return found
+
+
+def _rate(value: object) -> float:
+    try:
+        rate = float(str(value))
+    except (TypeError, ValueError):
+        raise UserError(f"'{value}' is not a learning rate; give a number, such as 0.1") from None
+    if not 0 < rate < float("inf"):
+        raise UserError(f"a learning rate of {value} cannot be trained with; give a number above 0, such as 0.1")
+    return rate
+
+
+def _word(key: str, value: object) -> str:
+    if value is True:
+        return key
+    if value is False:
+        return f"no {key}"
+    if key in ("width", "mode"):
+        return str(value)
+    return f"{key}={' '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from statistics import fmean
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.compare.compare import refuse_other_settings
-from splitmix.compare.contenders import Contender
+from splitmix.compare.compare import Contender, refuse_other_settings
 from splitmix.compare.statistics import mean_and_spread, spread_text
 from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop
 from splitmix.core.errors import UserError

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.data.benchmarks import cifar_task, digits_task
+from splitmix.data.benchmarks import SETS, SIZES, PackedSet, cifar_task, digits_task, packed_task
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.mini import mini_domains
-from splitmix.data.packs import SETS, SIZES, PackedSet, packed_task
 from splitmix.data.task import Task, make_task
 
 GivenSettings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set

@@ -7,8 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.nets.film import norms
-from splitmix.nets.layers import Conv, Linear, Rescale, scaled
+from splitmix.nets.layers import Conv, Linear, Rescale, norms, scaled
 
 
 class AlexNet(nn.Module):

@@ -9,9 +9,8 @@ from splitmix.attacks import find_attack
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.objective import Objective
-from splitmix.objectives.adversarial import Adversarial
+from splitmix.objectives.adversarial import Adversarial, OnceForAll
 from splitmix.objectives.losses import Masked, Plain
-from splitmix.objectives.oat import OnceForAll
 
 
 def find_objective(value: str | Mapping[str, Any]) -> Objective:

@@ -196,6 +196,7 @@ def weights_sha256(weights: Weights) -> str:
 def to_tensors(kind: str, norms: Norms) -> Weights:
     """Clients' own norms as a checkpoint names them.
 
+    >>> import torch
     >>> list(to_tensors("memory", {7: {0: {"norm1.weight": torch.ones(1)}}}))
     ['memory/7/0/norm1.weight']
     """

@@ -23,9 +23,9 @@ from splitmix.core.objective import Attack
 from splitmix.core.reproducible import torch_rng_for
 from splitmix.core.types import Weights
 from splitmix.core.width import Width
+from splitmix.runtime.bundle import check_numbers, parse_header, parse_tensors, read_regular
 from splitmix.runtime.images import BATCH, to_net
 from splitmix.runtime.manifest import HEADER_BYTES, ITEM, Manifest, ManifestRecord, TensorSpec, strict_json
-from splitmix.runtime.tensors import check_numbers, parse_header, parse_tensors, read_regular
 
 FILE = "calibration.safetensors"
 LEAST = 16  # images: fewer say too little of a channel's variance

@@ -20,8 +20,7 @@ from splitmix.runtime.images import TooManyPixelsError, UnreadableError
 from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.model import Model
 from splitmix.serve.describe import page_of
-from splitmix.serve.limits import Guard, ServerLimits
-from splitmix.serve.metrics import Counting
+from splitmix.serve.limits import Counting, Guard, ServerLimits
 from splitmix.serve.questions import (
     Health,
     ModelFacts,

@@ -17,8 +17,7 @@ from splitmix.runtime.images import Pixels, to_net, to_png
 from splitmix.runtime.model import Model
 from splitmix.runtime.plan import Limits, plan
 from splitmix.runtime.probe import probe
-from splitmix.serve.limits import ServerLimits
-from splitmix.serve.metrics import Metrics
+from splitmix.serve.limits import Metrics, ServerLimits
 from splitmix.serve.questions import Attacked, PictureAnswer, PictureQuestion, PlanAnswer, PlanQuestion, Verdict, Vote
 
 Done = TypeVar("Done")

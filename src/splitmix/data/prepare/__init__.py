@@ -10,9 +10,8 @@ from splitmix import __version__
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.data.prepare.conversions import NEEDS, STAND_INS, WAYS, Way
-from splitmix.data.prepare.fetch import Watch, fetch
 from splitmix.data.prepare.sources import Original
-from splitmix.data.prepare.store import digest_of
+from splitmix.data.prepare.store import Watch, digest_of, fetch
 
 Tell = Callable[[str], None]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.data import packs
+from splitmix.data import benchmarks
 from splitmix.data.prepare import cifar, digits, pictures, sources
 from splitmix.data.prepare.digits import Half
 from splitmix.data.prepare.sources import Original
@@ -141,14 +141,14 @@ def _cifar_ways(small: bool) -> tuple[Way, ...]:
     return (way(sources.CIFAR_BINARY), way(sources.CIFAR_PYTHON))
 
 
-def write_pictures(known: packs.PackedSet, size: int, folder: Path, target: Path) -> None:
+def write_pictures(known: benchmarks.PackedSet, size: int, folder: Path, target: Path) -> None:
     """A pack of all pictures of the classes, split by the authors' lists where there are any, else by lot."""
     write_pack(target, [names[0] for names in known.domains], known.class_names, _pictures(known, size, folder))
 
 
-def _pictures(known: packs.PackedSet, size: int, folder: Path) -> Iterator[tuple[int, pictures.PackedPicture]]:
+def _pictures(known: benchmarks.PackedSet, size: int, folder: Path) -> Iterator[tuple[int, pictures.PackedPicture]]:
     base = folder / known.name
-    listed = known is packs.DOMAINNET
+    listed = known is benchmarks.DOMAINNET
     places = [] if listed else pictures.find_domains(base, known.domains)
     for number, (domain, *_) in enumerate(known.domains):
         if listed:
@@ -175,8 +175,8 @@ WAYS: dict[str, tuple[Way, ...]] = {  # how each prepared file can be made; the 
         known.file(size): (
             Way(sources.PICTURES[known.name], partial(write_pictures, known, size), sources.TERMS[known.name]),
         )
-        for known in packs.SETS.values()
-        for size in packs.SIZES
+        for known in benchmarks.SETS.values()
+        for size in benchmarks.SIZES
     },
 }
 NEEDS: dict[str, tuple[str, ...]] = {  # the files of each task
@@ -184,6 +184,6 @@ NEEDS: dict[str, tuple[str, ...]] = {  # the files of each task
     "cifar10": ("cifar10.npz",),
     "cifar10-half": ("cifar10.npz",),
     "cifar10-small": ("cifar10_small.npz",),
-    **{known.task(size): (known.file(size),) for known in packs.SETS.values() for size in packs.SIZES},
+    **{known.task(size): (known.file(size),) for known in benchmarks.SETS.values() for size in benchmarks.SIZES},
 }
 STAND_INS = {"digits/synthdigits.npz": "digits/synthdigits_substitute.npz", "cifar10.npz": "cifar10_small.npz"}
