@@ -25,7 +25,7 @@ test: $(READY)  ## all tests; federations mostly wait, so they run beside the ot
 test-here: $(READY)  ## the tests without federations of processes
 	$(BIN)/python -m pytest -n 2
 
-test-fast: $(READY)  ## the tests without the slow ones (under a minute)
+test-fast: $(READY)  ## the tests without the slow ones (a minute or two)
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not federation'
 
 test-federation: $(READY)  ## real Flower processes, killed, refused and resumed (some minutes)
