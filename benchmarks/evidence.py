@@ -13,14 +13,17 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from splitmix.compare.statistics import clear_lead, mean_and_spread, spread_text
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
-from splitmix.runs.config import make_config, read_toml
+from splitmix.report.tables import human
+from splitmix.runs.config import make_config, read_toml, to_toml
+from splitmix.runs.finish import NORM_TEXT
 from splitmix.runs.records import read_result
 
 HERE = Path(__file__).resolve().parent
@@ -117,9 +120,7 @@ def page_names() -> list[str]:
 
 def page(name: str) -> str:
     """A page as its template makes it of its rows."""
-    import tradeoff
-
-    from splitmix.compare.statistics import clear_lead
+    import tradeoff  # draws curves of rows, and so imports this module
 
     environment = Environment(
         loader=FileSystemLoader(HERE / "pages"),
@@ -136,6 +137,8 @@ def page(name: str) -> str:
         by_seed=by_seed,
         human=human,
         toml=toml,
+        norms=NORM_TEXT,
+        kinds=tradeoff.NAMES,
         half_widths=lambda rows, what: [row[f"{what}_high"] - row[what] for row in rows],
         averaged=tradeoff.averaged,
         gaps=tradeoff.gaps,
@@ -191,29 +194,15 @@ def spread(found: Sequence[float]) -> str:
     >>> spread([0.5, 0.52]), spread([0.5])
     ('51.0 ± 1.4', '50.0')
     """
-    text = f"{100 * fmean(found):.1f}"
-    return f"{text} ± {100 * stdev(found):.1f}" if len(found) > 1 else text
+    return spread_text(mean_and_spread(found))
 
 
 def lead(one: Sequence[float], other: Sequence[float]) -> float:
     return fmean(one) - fmean(other)
 
 
-def human(number: float) -> str:
-    """
-    >>> human(224194), human(1.05e9)
-    ('224k', '1.05G')
-    """
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.3g}"
-
-
 def toml(row: Row) -> str:
     """The settings of a row as TOML."""
-    from splitmix.runs.config import to_toml
-
     return to_toml(make_config({"task": row["task"], **row["settings"], "seed": row["seed"]})).strip()
 
 
