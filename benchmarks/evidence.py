@@ -68,7 +68,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
     if (folder / "tuning.json").exists():
         yield from trials_of(json.loads((folder / "tuning.json").read_text()))
         return
-    result, config = read_result(folder), make_config(read_toml(folder / "config.toml"))
+    result, config = read_result(folder), make_config(read_toml(folder / "config.toml"), own=("task", "net"))
     about = {
         "task": result["task"],
         "data": result["data"],

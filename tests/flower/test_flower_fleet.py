@@ -149,6 +149,16 @@ def test_a_node_that_was_away_when_it_was_asked_is_asked_again():
         ({"train": 1}, "client 1 says that it has 1 training images"),
         ({"image": (8, 8, 1)}, r"its images are \(8, 8, 1\), those of the others \(6, 6, 1\)"),
         ({"budget": Width(2)}, "width 2 is outside"),
+        ({"budget": Width(1, 7)}, "its budget is 1/7, the run needs 1/4 or more"),
+        ({"image": (99999, 99999, 3)}, "says that its images are"),
+        ({"image": ()}, "says that its images are"),
+        ({"image": (0, 6, 1)}, "says that its images are"),
+        ({"classes": 10**5}, "says that its labels need 100000 classes"),
+        ({"classes": 31}, "its labels need 31 classes, the run began with 30 at most"),
+        ({"test": 10**9}, "says that it has"),
+        ({"net": "this:x"}, "names the net 'this:x', which is none of"),
+        ({"net": "builtins:print"}, "names the net 'builtins:print'"),
+        ({"net": "tiny"}, "names the net 'tiny'"),
     ],
 )
 def test_a_node_that_does_not_fit_is_not_used(says, why):
@@ -157,6 +167,40 @@ def test_a_node_that_does_not_fit_is_not_used(says, why):
     fleet.gather(0)
     assert 201 not in fleet.nodes.values()
     assert any(re.search(why, note) for note in notes)
+
+
+def test_most_of_those_who_came_say_what_images_are_like_not_the_first():
+    fleet, grid, notes = toy_fleet(clients=(1, 2, 3))
+    grid.nodes = {50: {"client": 0, "says": {"image": (7, 7, 1)}}, **grid.nodes}
+    fleet.gather(0)
+    assert (fleet.image, sorted(fleet.nodes), sorted(fleet.members)) == ((6, 6, 1), [1, 2, 3], [1, 2, 3])
+    assert notes[-1] == "a node is not used: its images are (7, 7, 1), those of the others (6, 6, 1)"
+
+
+def test_a_budget_that_is_no_multiple_of_the_atom_is_lowered_to_one():
+    fleet, grid, _ = toy_fleet(clients=(0, 1, 2))
+    grid.nodes[203] = {"client": 3, "says": {"budget": Width(5, 7)}}
+    fleet.gather(0)
+    assert fleet.members[3].budget == Width(1, 2)
+
+
+@pytest.mark.parametrize("error", [ValueError("no such object"), KeyError("x"), MemoryError(), RecursionError()])
+def test_a_message_that_cannot_be_read_is_its_sender_s_loss_alone(error):
+    fleet, grid, notes = toy_fleet()
+    pull, bad = grid.pull_messages, {102}
+
+    def broken(keys):
+        replies = pull(keys)
+        if replies and any(grid.sent[int(key.removeprefix("message-"))][0] in bad for key in keys):
+            raise error
+        return replies
+
+    grid.pull_messages = broken
+    fleet.gather(0)
+    assert sorted(fleet.nodes) == [0, 1, 3]
+    assert any("cannot be read" in note for note in notes)
+    bad.add(101)
+    assert [type(answer) for answer in answers_of(fleet)] == [Update, Missing, Missing, Update]
 
 
 def test_a_run_begins_with_those_who_came_and_says_who_did_not():
@@ -186,7 +230,7 @@ def test_who_comes_later_gets_a_budget_that_the_run_knows():
     grid.nodes[102] = {"client": 2, "says": {"budget": Width(1, 8)}}
     fleet.refresh()
     assert fleet.members[1].budget == Width(1, 2)
-    assert notes[-1] == "a node is not used: its budget is 1/8, the run began with 1/4 or more"
+    assert notes[-1] == "a node is not used: its budget is 1/8, the run needs 1/4 or more"
 
 
 def test_members_are_written_and_read_back(tmp_path):

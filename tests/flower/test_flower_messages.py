@@ -127,7 +127,19 @@ def of_type(kind):
     return described(json.dumps(said).encode())
 
 
+def of_shape(*shape, kind="F32"):
+    return described(json.dumps({"a": {"dtype": kind, "shape": shape, "data_offsets": [0, 0]}}).encode())
+
+
 SPOILED = {
+    "nothing, in a shape beyond all bounds": of_shape(0, 2**62, 2**62),
+    "nothing, in more axes than there are": of_shape(*[0] * 10**5),
+    "numbers below nothing": of_shape(-1, -4),
+    "half a number": of_shape(0.5),
+    "a description within a description": described(b'{"a": ' * 10**5),
+    "a description that goes on in the numbers": lambda c: c["about"].__setitem__(
+        "entries", zlib.compress((1 << 20).to_bytes(8, "little") + b"{}")
+    ),
     "a base that was not asked for": lambda c: c.__setitem__("base-3", c["base-2"]),
     "a base too few": lambda c: c.__delitem__("base-2"),
     "half a base": replace_base(lambda array: Array(array.dtype, array.shape, array.stype, array.data[:50])),

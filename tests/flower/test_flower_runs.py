@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,16 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from helpers.flower_grid import LocalGrid
+from helpers.flower_nodes import toy_fleet, toy_member
 from helpers.tiny_task import SETTINGS, stripes
 from splitmix.core.errors import UserError
+from splitmix.core.width import Width
+from splitmix.flower.fleet import Fleet
 from splitmix.flower.forking import SuperLink, be_node
-from splitmix.flower.node import NodeConfig, app
-from splitmix.flower.server import Order, run_on_grid
+from splitmix.flower.node import NodeConfig, app, client_app, equip
+from splitmix.flower.server import ROSTER, Order, read_roster, remote_setup, roster_text, run_on_grid
 from splitmix.flower.submit import write_app
+from splitmix.flower.wire import Agreement
 from splitmix.runs.config import make_config, read_toml
 from splitmix.runs.records import read_metrics, read_result
 from splitmix.runs.run import run_in_folder
@@ -91,6 +96,35 @@ def test_nodes_bring_images_of_their_own(tmp_path):
     assert told == [("images", 40), ("images", 50), ("stripes", 60)]
     for _, content in grid.sent:  # the server knows shapes and counts, and sends what it knows
         assert set(content.config_records) == {"about"}
+
+
+@pytest.mark.parametrize("net", ["this:x", "builtins:print", "no_such_net"])
+def test_a_node_cannot_have_the_server_or_another_node_import_anything(own, tmp_path, net):
+    config = make_config({"task": own, "clients": 4, "budgets": "1/8"})
+    members = [replace(toy_member(client), image=(28, 28, 3), budget=None) for client in range(4)]
+    grid = LocalGrid(
+        client_app(lambda text, node: replace(members[node["at"]], **node.get("says", {})), None),
+        {50: {"at": 0, "says": {"net": net}}, **{60 + k: {"at": k} for k in range(1, 4)}},
+    )
+    sys.modules.pop("this", None)
+    fleet = Fleet(grid, Agreement(config).text(), 4, Width(1, 8))
+    fleet.gather(0)
+    assert remote_setup(config, fleet).task.net == "digit"
+    with pytest.raises(UserError, match="is none of"):
+        equip(Agreement(config, 10, net).text(), {"partition-id": 0, "task": own})
+    (tmp_path / ROSTER).write_text(roster_text({0: replace(members[0], net=net)}))
+    assert read_roster(tmp_path, 4) == {}
+    assert "this" not in sys.modules
+
+
+def test_a_run_whose_nodes_name_no_net_asks_for_one(own):
+    config = make_config({"task": own, "clients": 4})
+    fleet, grid, _ = toy_fleet()
+    for node in grid.nodes.values():
+        node["says"] = {"net": None}
+    fleet.gather(0)
+    with pytest.raises(UserError, match="no node names a net of the table"):
+        remote_setup(config, fleet)
 
 
 @pytest.mark.parametrize(

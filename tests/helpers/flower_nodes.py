@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from flwr.app import Message, RecordDict
 
 from helpers.flower_grid import LocalGrid
-from helpers.toys import LAYOUT, PLAN, Plain, ToyClients, bases, toy_simulator
+from helpers.toys import ATOM, LAYOUT, PLAN, Plain, ToyClients, bases, toy_simulator
 from splitmix.attacks.pgd import PGD
 from splitmix.core.types import Calibrate, Question, Score, Train
 from splitmix.core.width import Width
@@ -25,7 +25,7 @@ JOBS = [
 
 def toy_member(client, toys=TOYS):
     size = toys.sizes[client]
-    return Member(client, size, size, size, 3, (6, 6, 1), "toys", "tiny", toys.budgets[client])
+    return Member(client, size, size, size, 3, (6, 6, 1), "toys", "digit", toys.budgets[client])
 
 
 def toy_app(toys):
@@ -41,7 +41,7 @@ def toy_fleet(clients=(0, 1, 2, 3), *, deadline=600.0, toys=TOYS):
     """Nodes 100 and up, a grid to have them do as one likes, and what is noted."""
     grid = LocalGrid(toy_app(toys), {100 + client: {"client": client} for client in clients})
     notes = []
-    return Fleet(grid, "{}", len(toys.sizes), deadline, notes.append), grid, notes
+    return Fleet(grid, "{}", len(toys.sizes), ATOM, deadline, notes.append), grid, notes
 
 
 def toy_engine(fleet, toys=TOYS):

@@ -25,7 +25,7 @@ ROOMS = {  # from the ground up: what each room may import of the others
     "runtime": ["core", "nets", "attacks"],
     "serve": ["core", "attacks", "runtime"],
     "runs": ["core", "nets", "attacks", "objectives", "methods", "data", "engines", "runtime"],
-    "flower": ["core", "attacks", "data", "engines", "runs"],
+    "flower": ["core", "nets", "attacks", "data", "engines", "runs"],
     "report": ["core", "data", "runs"],
     "compare": ["core", "nets", "objectives", "methods", "data", "engines", "runs", "report"],
     "cli": [

@@ -1,8 +1,10 @@
 """Who is there: the nodes that Flower knows, the client that each of them is, and messages to and from them."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from statistics import median_low
 from time import monotonic, sleep
 
 from flwr.app import Message, RecordDict
@@ -11,12 +13,13 @@ from flwr.serverapp import Grid
 
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
-from splitmix.flower.wire import Member, pack_query, unpack_member
+from splitmix.flower.wire import Member, pack_query, shown, unpack_member
 
 log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between two looks for replies
 LOOK = 3.0  # seconds between two looks at who is still there
 AFTER = 60.0  # seconds for which the link keeps a message after we no longer wait for it
+MORE = 10  # times as many classes as is usual: nobody has these
 LOST = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 
 
@@ -44,17 +47,20 @@ class Fleet:
     """The clients of a run: `members` is everyone who ever came, `nodes` where each of them was last seen.
 
     A client is known by its number, from 0 to below `count`. It may leave and come back as another node; who claims
-    the number of one that is there takes its place only if that one misses a deadline.
+    the number of one that is there takes its place only if that one misses a deadline. What images are like, most of
+    those say who are there at the beginning; who says otherwise is not used.
     """
 
     grid: Grid
     agreed: str  # the run's agreement, as text, for nodes to prepare themselves
     count: int
+    atom: Width
     deadline: float = 600.0  # seconds until an answer is late
     note: Callable[[str], None] = log.warning
     members: dict[int, Member] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
-    classes: int = 0  # of all who were there at the beginning
+    image: tuple[int, ...] = ()  # of those who were there at the beginning, as are the next; empty: it was not yet
+    classes: int = 0
     budgets: Collection[Width] = ()  # what the run was begun with; empty: it was not yet
     _asked: dict[str, Enquiry] = field(default_factory=dict, init=False)  # by message
     _refused: set[int] = field(default_factory=set, init=False)
@@ -79,7 +85,7 @@ class Fleet:
         if len(self.nodes) < self.count:
             absent = [str(client) for client in range(self.count) if client not in self.nodes]
             self.note(f"begun without client {', '.join(absent)}: not connected within {wait:.0f} s")
-        self.classes = max(member.classes for member in self.members.values())
+        self._settle()
 
     def refresh(self) -> int:
         """Look who is there and ask newcomers who they are, without waiting; returns how many clients have a node."""
@@ -87,8 +93,8 @@ class Fleet:
         waiting = {asked.rival[0] for asked in self._asked.values() if asked.rival}
         for node in sorted(there - {*self.nodes.values(), *self._refused, *busy, *waiting}):
             self._ask(node)
-        for reply in self.grid.pull_messages(list(self._asked)) if self._asked else ():
-            asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
+        for key, reply in self._pulled(list(self._asked)):
+            asked = self._asked.pop(key, None)
             if asked is not None:
                 self._hear(asked, reply, there)
         for key, asked in list(self._asked.items()):
@@ -112,10 +118,10 @@ class Fleet:
                 yield place, "not connected"
         end, look = monotonic() + self.deadline, monotonic() + LOOK
         while pending:
-            for reply in self.grid.pull_messages(list(pending)):
-                arrived = pending.pop(reply.metadata.reply_to_message_id, None)
+            for key, reply in self._pulled(list(pending)):
+                arrived = pending.pop(key, None)
                 if arrived is not None:  # else it is a second reply
-                    yield arrived[0], reply.content if reply.has_content() else complaint(reply)
+                    yield arrived[0], content_of(reply)
             if monotonic() > look:
                 look, there = monotonic() + LOOK, self.there()
                 for key in [key for key, (_, node) in pending.items() if node not in there]:
@@ -130,6 +136,14 @@ class Fleet:
         """Whether a node that was asked by then may still say who it is."""
         return any(asked.since < moment for asked in self._asked.values())
 
+    def _pulled(self, keys: Iterable[str]) -> Iterator[tuple[str, Message | Exception]]:
+        """The replies that are there, asked for one by one: a message that cannot be read takes no other with it."""
+        for key in keys:
+            try:
+                yield from ((key, reply) for reply in self.grid.pull_messages([key]))
+            except Exception as error:  # if it is the link that failed, the next look at who is there will tell
+                yield key, error
+
     def _post(self, errand: Errand) -> str | None:
         """Hand a message to the link; None if it knows no such node."""
         message = Message(errand.content, errand.node, errand.kind, ttl=self.deadline + AFTER, group_id=errand.group)
@@ -139,36 +153,54 @@ class Fleet:
         if key := self._post(Errand(node, "query", pack_query(self.agreed))):
             self._asked[key] = Enquiry(node, monotonic(), rival)
 
-    def _hear(self, asked: Enquiry, reply: Message, there: set[int]) -> None:
+    def _hear(self, asked: Enquiry, reply: Message | Exception, there: set[int]) -> None:
         """A node has said who it is, or the link says in its place that it is away."""
-        if not reply.has_content() and reply.error.code in LOST:  # if it comes back, it is asked anew
-            return self._admit(*asked.rival) if asked.rival else None
+        if isinstance(reply, Message) and not reply.has_content() and reply.error.code in LOST:
+            return self._admit(*asked.rival) if asked.rival else None  # if it comes back, it is asked anew
         if asked.rival:  # the one whose place was claimed is alive
             return self._refuse(asked.rival[0], f"client {asked.rival[1].client} is connected already")
+        said = content_of(reply)
         try:
-            if not reply.has_content():
-                raise ValueError(complaint(reply))
-            member = unpack_member(reply.content, self.count)
-        except ValueError as error:
-            return self._refuse(asked.node, str(error))
+            member = said if isinstance(said, str) else unpack_member(said, self.count)
+        except Exception as error:  # whatever a stranger's message raises is about that message alone
+            member = str(error) or type(error).__name__
+        if isinstance(member, str):
+            return self._refuse(asked.node, member)
         before = self.nodes.get(member.client)
         if before is not None and before in there:
             return self._ask(before, rival=(asked.node, member))
         return self._admit(asked.node, member)
 
+    def _settle(self) -> None:
+        """The run begins: what most say of their images holds for all, and nobody has many more classes than others."""
+        crowd = [self.members[client] for client in sorted(self.members)]
+        self.image = Counter(member.image for member in crowd).most_common(1)[0][0]
+        alike = [member.classes for member in crowd if member.image == self.image]
+        self.classes = MORE * median_low(alike)
+        for member in crowd:
+            if why := self._unfit(member):
+                del self.members[member.client]
+                self._refuse(self.nodes.pop(member.client, 0), why)
+        self.classes = max(member.classes for member in self.members.values())
+
+    def _unfit(self, member: Member) -> str | None:
+        """Why a client cannot take part in a run that has begun."""
+        if member.image != self.image:
+            return f"its images are {member.image}, those of the others {self.image}"
+        if member.classes > self.classes:
+            return f"its labels need {member.classes} classes, the run began with {self.classes} at most"
+        return None
+
     def _admit(self, node: int, member: Member) -> None:
-        """Take a node in as a client, unless its images are of another kind than those of the others."""
-        others = [other for client, other in self.members.items() if client != member.client]
-        if others and others[0].image != member.image:
-            return self._refuse(node, f"its images are {member.image}, those of the others {others[0].image}")
-        if self.classes and member.classes > self.classes:
-            return self._refuse(node, f"its labels need {member.classes} classes, the run began with {self.classes}")
-        if self.budgets and member.budget is not None:
-            fitting = [budget for budget in self.budgets if budget <= member.budget]
+        """Take a node in as a client, with a budget that the run knows, unless it does not fit the others."""
+        if self.image and (why := self._unfit(member)):
+            return self._refuse(node, why)
+        if member.budget is not None:
+            known = self.budgets or {self.atom * int(member.budget / self.atom)}
+            fitting = [budget for budget in known if 0 < budget <= member.budget]
             if not fitting:
-                return self._refuse(
-                    node, f"its budget is {member.budget}, the run began with {min(self.budgets)} or more"
-                )
+                least = min(self.budgets or {self.atom})
+                return self._refuse(node, f"its budget is {member.budget}, the run needs {least} or more")
             member = replace(member, budget=max(fitting))
         self._refused |= {self.nodes[member.client]} if member.client in self.nodes else set()  # a ghost by now
         self.members[member.client], self.nodes[member.client] = member, node
@@ -176,11 +208,18 @@ class Fleet:
 
     def _refuse(self, node: int, why: str) -> None:
         self._refused.add(node)
-        self._why = why
-        self.note(f"a node is not used: {why}")
+        self._why = shown(why, 300)
+        self.note(f"a node is not used: {self._why}")
+
+
+def content_of(reply: Message | Exception) -> RecordDict | str:
+    """What a node replied, or why there is nothing of it."""
+    if isinstance(reply, Exception):
+        return f"its message cannot be read ({shown(str(reply) or type(reply).__name__, 200)})"
+    return reply.content if reply.has_content() else complaint(reply)
 
 
 def complaint(reply: Message) -> str:
     """Why a node could not do what it was asked, in a few words."""
     words = " ".join((reply.error.reason or "").split()) or "failed"
-    return (words.partition(":<'")[2].removesuffix("'>") or words)[:300]  # Flower writes <class 'X'>:<'reason'>
+    return shown(words.partition(":<'")[2].removesuffix("'>") or words, 300)  # Flower writes <class 'X'>:<'reason'>

@@ -24,6 +24,7 @@ from splitmix.data.task import Domain, Task, make_domain, make_task
 from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
 from splitmix.flower.wire import Agreement, Member, pack_answer, pack_member, unpack_job, unpack_query
+from splitmix.nets import NETS
 from splitmix.runs.config import Config
 from splitmix.runs.setup import set_up
 
@@ -107,7 +108,8 @@ def introduce(agreed: str, said: Said) -> Member:
     mine = task.shards[client]
     sizes = (len(mine.train), len(mine.val), len(mine.test))
     budget = None if node.budget is None else parse_width(node.budget)
-    return Member(client, *sizes, task.classes, task.image, mine.domain, task.net, budget)
+    net = task.net if task.net in NETS else None  # one of its own is nothing to the server
+    return Member(client, *sizes, task.classes, task.image, mine.domain, net, budget)
 
 
 def equip(agreed: str, said: Said) -> Equipment:

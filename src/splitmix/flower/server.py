@@ -1,6 +1,7 @@
 """A run on Flower, as the server sees it: who the nodes are, and the same steps as in the simulator."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.width import Width
+from splitmix.core.width import Width, parse_width
 from splitmix.data.budgets import RoundBudgets, parse_budgets
 from splitmix.flower.engine import FlowerEngine
 from splitmix.flower.fleet import Fleet
@@ -57,7 +58,8 @@ def run_on_grid(grid: Grid, order: Order, watchers: Sequence[Watcher] = ()) -> O
 
     begun = order.resume and (out / "config.toml").exists()
     members = read_roster(out, count) if begun else {}
-    fleet = Fleet(grid, Agreement(config).text(), count, order.deadline, note, members)
+    atom = parse_width(config.atom)
+    fleet = Fleet(grid, Agreement(config).text(), count, atom, order.deadline, note, members)
     if begun:
         config = begun_config(out, config)
         fleet.budgets = set(set_budgets(config, count).at(0))
@@ -87,7 +89,7 @@ def client_count(config: Config) -> int:
 
 def begun_config(out: Path, config: Config) -> Config:
     """The settings, with the budgets that the nodes named when the run was begun."""
-    stored = make_config(read_toml(out / "config.toml"), own=("task",))
+    stored = make_config(read_toml(out / "config.toml"), own=("task", "net"))  # of which nothing else is used
     return config.model_copy(update={"budgets": stored.budgets})
 
 
@@ -108,11 +110,18 @@ def set_budgets(config: Config, count: int) -> RoundBudgets:
 def remote_setup(config: Config, fleet: Fleet) -> Setup:
     """The objects of a run whose images are elsewhere; whoever comes later gets a budget that there is by now."""
     config = true_config(config, fleet)
-    first = next(iter(fleet.members.values()))
-    task = RemoteTask(Path(config.task).name, fleet, first.image, fleet.classes, config.net or first.net)
+    task = RemoteTask(Path(config.task).name, fleet, fleet.image, fleet.classes, config.net or usual_net(fleet))
     setup = set_up(config, task=task)
     fleet.budgets = fleet.budgets or set(setup.budgets.at(0))
     return replace(setup, budgets=RemoteBudgets(fleet, setup.budgets))
+
+
+def usual_net(fleet: Fleet) -> str:
+    """The net that most nodes name; a name of the table, since these may be anybody's."""
+    named = Counter(member.net for _, member in sorted(fleet.members.items()) if member.net is not None)
+    if not named:
+        raise UserError("no node names a net of the table; give one, such as -o net=digit or -o net=module:function")
+    return named.most_common(1)[0][0]
 
 
 def remote_engine(setup: Setup, fleet: Fleet) -> FlowerEngine:

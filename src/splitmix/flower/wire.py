@@ -4,6 +4,7 @@ Whatever a client sends is read here, and nowhere else; what cannot be read is n
 """
 
 import json
+import math
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
@@ -22,9 +23,13 @@ from splitmix.core.client import parts_of
 from splitmix.core.errors import UserError
 from splitmix.core.types import Calibrate, Job, Part, Plan, Question, Score, Tally, Train, Update, Weights
 from splitmix.core.width import Width, parse_width
+from splitmix.nets import NETS
 from splitmix.runs.config import Config, make_config
 
 LONGEST = 1 << 20  # characters of one record
+MANY = 10**9  # images: no client has so many
+CLASSES = 10**4  # at most
+PIXELS = 1 << 20  # numbers in an image, at most
 
 
 def to_text(record: Any, *, without: Collection[str] = ()) -> str:
@@ -88,7 +93,7 @@ def _value(hint: Any, said: Any, kinds: Mapping[str, type]) -> Any:
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(said, dict):
         return {_value(inner[0], key, kinds): _value(inner[1], item, kinds) for key, item in said.items()}
     if hint is Fraction and isinstance(said, str):
-        return Fraction(said)
+        return parse_width(said)
     if hint is float and type(said) in (int, float):
         return float(said)
     if hint in (int, str, bool) and type(said) is hint:
@@ -106,6 +111,7 @@ def _hints(kind: type) -> dict[str, Any]:
 JOBS = (Train, Score, Calibrate, Part, Plan, Question)
 ANSWERS = (Update, Tally, Part)
 SPARE = 1 << 20  # bytes for names and shapes, in the largest answer
+AXES = 8  # of an entry, at most
 HEADER = 8  # bytes that tell how long the description is that begins a safetensors file
 
 
@@ -120,7 +126,7 @@ class Member:
     classes: int
     image: tuple[int, ...]
     domain: str
-    net: str  # the net that its task is learnt with, if the run names none
+    net: str | None = None  # of the table: what its task is learnt with, if the run names none
     budget: Width | None = None  # None: as the run's settings say
 
 
@@ -137,8 +143,12 @@ class Agreement:
 
     @staticmethod
     def read(text: str) -> "Agreement":
+        """An agreement in which the run's settings alone, and no node, may name a net that is in no table."""
         said = json.loads(text)
-        return Agreement(make_config(said["config"], own=("task",)), said["classes"], said["net"])
+        agreed = Agreement(make_config(said["config"], own=("task",)), said["classes"], said["net"])
+        if agreed.net not in (None, agreed.config.net, *NETS):
+            raise UserError(f"the net {agreed.net!r} is none of {', '.join(NETS)}, and not named by the run's settings")
+        return agreed
 
 
 def pack_query(agreed: str) -> RecordDict:
@@ -164,13 +174,19 @@ def read_member(line: str, count: int) -> Member:
     said: Member = from_text(line, [Member])
     if not 0 <= said.client < count:
         raise ValueError(f"it is client {said.client}, but the run has clients 0 to {count - 1}")
-    if not (2 <= said.train < 10**9 and 0 <= said.val < 10**9 and 0 <= said.test < 10**9):
+    if not (2 <= said.train < MANY and 0 <= said.val < MANY and 0 <= said.test < MANY):
         raise ValueError(f"client {said.client} says that it has {said.train} training images")
-    if not 1 <= said.classes < 10**6 or len(said.image) not in (1, 3) or not all(0 < n < 10**5 for n in said.image):
-        raise ValueError(f"client {said.client} says that its images are {said.image[:3]}")
+    if not 1 <= said.classes <= CLASSES:
+        raise ValueError(f"client {said.client} says that its labels need {said.classes} classes; {CLASSES} may be")
+    if len(said.image) not in (1, 3) or min(said.image) < 1 or math.prod(said.image) > PIXELS:
+        raise ValueError(f"client {said.client} says that its images are {said.image[:3]}; {PIXELS} numbers may be")
+    if said.net not in (None, *NETS):
+        raise ValueError(
+            f"client {said.client} names the net {str(said.net)[:40]!r}, which is none of {', '.join(NETS)}"
+        )
     if said.budget is not None:
         parse_width(said.budget)
-    return replace(said, domain="".join(c if c.isprintable() else "?" for c in said.domain)[:60])
+    return replace(said, domain=shown(said.domain, 60))
 
 
 def pack_job(job: Job, download: Weights, agreed: str) -> RecordDict:
@@ -201,8 +217,8 @@ def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally |
         if isinstance(job, Score):
             return from_text(text, ANSWERS)
         return from_text(text, ANSWERS, weights=unpack_bases(parts_of(job), content), weight=1)
-    except ValueError as error:
-        return Rejected(job.client, "kind", str(error)[:200])
+    except Exception as error:  # whatever a stranger's message raises is about that message alone
+        return Rejected(job.client, "kind", shown(str(error) or type(error).__name__, 200))
 
 
 def pack_bases(parts: Sequence[Part], weights: Weights, **said: str) -> RecordDict:
@@ -227,6 +243,11 @@ def unpack_bases(parts: Sequence[Part], content: RecordDict) -> Weights:
 def text_of(content: RecordDict, key: str) -> str:
     """A line of text that a message holds under this name."""
     return str(_said(content, key, str))
+
+
+def shown(words: str, most: int) -> str:
+    """What a stranger wrote, as it may be printed."""
+    return "".join(c if c.isprintable() else "?" for c in words[:most])
 
 
 def size_of(content: RecordDict) -> int:
@@ -259,6 +280,12 @@ def _description(content: RecordDict) -> bytes:
         raise ValueError(f"the description of its entries cannot be read ({error})") from None
     if not unpacker.eof:
         raise ValueError("the description of its entries is cut off, or too long")
+    if HEADER + int.from_bytes(begin[:HEADER], "little") != len(begin):
+        raise ValueError("the description of its entries is not as long as it says")
+    for name, entry in json.loads(begin[HEADER:]).items():  # before anything is made of them
+        shape = entry["shape"]
+        if len(shape) > AXES or not all(type(n) is int and n > 0 for n in shape):
+            raise ValueError(f"{name[:40]!r} has a shape that no entry has")
     return begin
 
 
