@@ -28,7 +28,6 @@ from splitmix.core.parts import cut
 from splitmix.core.rounds import federate
 from splitmix.core.score import calibrate, order_bases, score
 from splitmix.core.types import Missing, Question, Score, Tally
-from splitmix.core.width import parse_dial
 
 DOMAINS = {0: "a", 1: "a", 2: "b", 3: "b"}
 MIXES = {width: METHOD.compose(width) for width in METHOD.widths}
@@ -288,9 +287,3 @@ def test_a_client_that_does_not_answer_is_left_out():
 
     (row,) = score(Lossy(((1,), 2), ((0,), 4)), {}, {ATOM: bases(0)}, {0: "a", 1: "b"}, Question())
     assert row.clients == (0.5,)
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, "2", float("inf"), float("nan"), "nan", "half", None, "1/0", []])
-def test_what_is_no_dial_is_refused(value):
-    with pytest.raises(UserError, match=r"outside \[0, 1\]|is not a robustness dial; give a number from 0"):
-        parse_dial(value)

@@ -36,7 +36,7 @@ from splitmix.flower.wire import (
 )
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
-widths = st.fractions(min_value=Width(1, 1000), max_value=1)
+widths = st.fractions(min_value=Width(1, 1000), max_value=1, max_denominator=10**9)
 
 
 @given(st.lists(numbers, min_size=1, max_size=6), st.integers(1, 4))

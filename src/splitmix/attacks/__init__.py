@@ -1,15 +1,15 @@
 """The table of attacks: a name, and how the attack is made."""
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from functools import partial
 from inspect import signature
 from typing import Any
 
 from splitmix.attacks.autoattack import AutoAttack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import UserError, shown, unknown
 from splitmix.core.objective import Attack
+from splitmix.core.width import parse_number
 
 
 def fgsm(eps: float = 8 / 255, norm: str = "linf") -> PGD:
@@ -41,9 +41,11 @@ def find_attack(value: str | Mapping[str, Any]) -> Attack:
 
 def _distance(what: str, value: Any) -> float:
     try:
-        return float(value) if isinstance(value, int | float) else float(Fraction(value))
+        return float(value) if isinstance(value, int | float) else float(parse_number(value))
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-        raise UserError(f"{what} {value!r} is not a distance; write a number or a fraction such as 8/255") from None
+        raise UserError(
+            f"{what} {shown(value)} is not a distance; write a number or a fraction such as 8/255"
+        ) from None
 
 
 ATTACKS: dict[str, Callable[..., Attack]] = {

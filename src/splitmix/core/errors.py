@@ -15,6 +15,28 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
     unknown task 'digts'; did you mean 'digits'? Known: digits, mini
     """
     names = sorted(known)
-    near = get_close_matches(given, names, n=1)
+    near = get_close_matches(given[:60], names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} '{given}'; {hint}Known: {', '.join(names)}")
+    return UserError(f"unknown {kind} {shown(given)}; {hint}Known: {', '.join(names)}")
+
+
+def printable(text: str) -> str:
+    """Text from outside, fit for a terminal: each space is plain, what cannot be printed becomes U+FFFD.
+
+    >>> printable("red\\n\\x1b[31m")
+    'red \ufffd[31m'
+    """
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
+def shown(value: object, most: int = 60) -> str:
+    """What someone gave, in quotes and fit for one sentence: printable, and cut where it is long.
+
+    >>> shown("wide"), shown(10**9, most=4)
+    ("'wide'", "'1000...'")
+    """
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except (ValueError, RecursionError):  # an endless number or list
+        text = type(value).__name__
+    return f"'{printable(text[:most])}{'...' if len(text) > most else ''}'"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from splitmix.core.objective import Attack
-from splitmix.core.width import Width
+from splitmix.core.width import Width, parse_width
 
 Weights = dict[str, Tensor]  # name -> (base, ...): every entry of a net, stacked over bases
 
@@ -152,7 +152,7 @@ def at_width(width: Width, name: str) -> str:
 def nested_width(name: str) -> Width | None:
     """The nested width that an entry belongs to; None for those of the whole net."""
     width, colon, _ = name.partition(":")
-    return Width(width) if colon else None
+    return parse_width(width) if colon else None
 
 
 def plain_name(name: str) -> str:

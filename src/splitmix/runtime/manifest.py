@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable
 from splitmix.core.net import Build, Net
 from splitmix.core.width import Width
 from splitmix.nets import NETS
@@ -263,7 +263,7 @@ def _refuse(constant: str) -> Any:
 
 def readable(said: object) -> str:
     """What a file from outside says, fit for one sentence."""
-    return "".join(c if c.isprintable() else "?" for c in str(said)[:200])
+    return printable(str(said)[:200])
 
 
 def what_is_wrong(error: ValidationError) -> str:
