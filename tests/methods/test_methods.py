@@ -31,9 +31,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "add_a_method.py"
 SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3)
 COHORT = ToyClients().profiles(0)
 PLAN = Plan(lr=0.1, batch=8)
+LEVERS = {"name": "splitmix", "draws": "anchored", "mutual": 0.2}
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=[*METHODS, pytest.param(LEVERS, id="splitmix with levers")])
 def method(request):
     return find_method(request.param, SETTING)
 
@@ -154,7 +155,7 @@ def test_a_run_goes_on_from_any_round_as_if_it_had_not_stopped(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, LEVERS])
 def test_it_learns_a_task_from_end_to_end(name):
     """Chance is 1/3. The narrowest nets of a method may know less than its widest."""
     settings = {**SETTINGS, "method": name, "rounds": 10, "eval_every": 10, "order": "natural"}
@@ -178,6 +179,11 @@ def test_it_learns_a_task_from_end_to_end(name):
         ({"name": "fedavg", "width": "5/4"}, "width 5/4 is outside (0, 1]"),
         ({"name": "fjord", "share": 2}, "share 2 of fjord's distillation is outside [0, 1]; try 0.5"),
         ({"name": "fjord", "temperature": 0}, "temperature 0 of fjord's distillation is not positive; try 1"),
+        ({"name": "splitmix", "draws": "anchord"}, "unknown draws of splitmix 'anchord'; did you mean 'anchored'?"),
+        ({"name": "splitmix", "draws": []}, "unknown draws of splitmix '[]'"),
+        ({"name": "splitmix", "mutual": -1}, "mutual -1 is no weight of distillation; give 0 for none, or try 0.2"),
+        ({"name": "splitmix", "mutual": "much"}, "mutual 'much' is no weight of distillation"),
+        ({"name": "splitmix", "mutual": True}, "mutual True is no weight of distillation"),
         ({"name": "heterofl", "colour": "red"}, "method heterofl does not take these settings"),
         ({"mode": "free"}, "a method needs a name"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from splitmix.core.errors import UserError
 from splitmix.core.types import Part, Profile, Setting
 from splitmix.core.width import Width
-from splitmix.methods.bases import FedEnsemble, SplitMix
+from splitmix.methods.bases import DRAWS, FedEnsemble, SplitMix
 
 EIGHTH = Width(1, 8)
 budgets = st.fractions(EIGHTH, 1, max_denominator=40)
@@ -22,10 +22,10 @@ def profiles(widths):
 
 
 @settings(max_examples=50)
-@given(cohorts, st.integers(0, 50), st.integers(0, 9))
-def test_each_client_gets_distinct_bases_as_many_as_its_budget_holds(widths, round, seed):
+@given(cohorts, st.integers(0, 50), st.integers(0, 9), st.sampled_from(DRAWS))
+def test_each_client_gets_distinct_bases_as_many_as_its_budget_holds(widths, round, seed, draws):
     cohort = profiles(widths)
-    assigned = SplitMix(EIGHTH, 8, seed).assign(round, cohort)
+    assigned = SplitMix(EIGHTH, 8, seed, draws=draws).assign(round, cohort)
     for profile in cohort:
         parts = assigned[profile.client]
         assert profile.budget - EIGHTH < sum(part.width for part in parts) <= profile.budget
@@ -33,12 +33,12 @@ def test_each_client_gets_distinct_bases_as_many_as_its_budget_holds(widths, rou
 
 
 @settings(max_examples=30)
-@given(cohorts, st.integers(0, 50))
-def test_who_trains_what_depends_only_on_seed_round_and_cohort(widths, round):
-    cohort, method = profiles(widths), SplitMix(EIGHTH, 8, seed=1)
+@given(cohorts, st.integers(0, 50), st.sampled_from(DRAWS))
+def test_who_trains_what_depends_only_on_seed_round_and_cohort(widths, round, draws):
+    cohort, method = profiles(widths), SplitMix(EIGHTH, 8, seed=1, draws=draws)
     first = method.assign(round, cohort)
     method.assign(round + 1, cohort)
-    assert method.assign(round, cohort) == first == SplitMix(EIGHTH, 8, seed=1).assign(round, cohort)
+    assert method.assign(round, cohort) == first == SplitMix(EIGHTH, 8, seed=1, draws=draws).assign(round, cohort)
 
 
 def test_another_seed_or_round_gives_other_bases():
@@ -48,8 +48,9 @@ def test_another_seed_or_round_gives_other_bases():
     assert draws[0] != draws[2]
 
 
-def test_a_client_never_gets_more_bases_than_there_are():
-    assigned = SplitMix(EIGHTH, count=4).assign(0, profiles([Width(1)]))
+@pytest.mark.parametrize("draws", DRAWS)
+def test_a_client_never_gets_more_bases_than_there_are(draws):
+    assigned = SplitMix(EIGHTH, count=4, draws=draws).assign(0, profiles([Width(1)]))
     assert [part.base for part in assigned[10]] == [0, 1, 2, 3]
 
 
@@ -65,19 +66,36 @@ def test_every_lap_is_a_shuffle_of_its_own():
     assert len(laps) == 5
 
 
+def trained_often(draws, rounds=200):
+    """How often each client trains each base, and how often each base is trained."""
+    method, cohort = SplitMix(EIGHTH, 8, draws=draws), profiles([EIGHTH, Width(1, 4), Width(1, 2), Width(1)])
+    pairs, often = Counter(), Counter()
+    for round in range(rounds):
+        for client, parts in method.assign(round, cohort).items():
+            pairs.update((client, part.base) for part in parts)
+            often.update(part.base for part in parts)
+    return pairs, often
+
+
 def test_in_the_long_run_every_client_trains_every_base_and_all_bases_equally_often():
-    method, cohort = SplitMix(EIGHTH, 8), profiles([EIGHTH, Width(1, 4), Width(1, 2), Width(1)])
-    pairs = Counter(
-        (client, part.base)
-        for round in range(200)
-        for client, parts in method.assign(round, cohort).items()
-        for part in parts
-    )
-    often = Counter()
-    for (_, base), times in pairs.items():
-        often[base] += times
+    pairs, often = trained_often("cycle")
     assert len(pairs) == 4 * 8
     assert max(often.values()) < 1.1 * min(often.values())
+
+
+def test_anchored_draws_train_the_first_base_most_and_all_others_equally_often():
+    pairs, often = trained_often("anchored")
+    assert len(pairs) == 4 * 8  # still every client trains every base
+    assert [pairs[client, 0] for client in (11, 12, 13)] == [200] * 3  # all that train two or more
+    assert 100 <= pairs[10, 0] <= 125  # half of the time, and when it is its turn: 9/16 of 200
+    rest = [often[base] for base in range(1, 8)]
+    assert max(rest) < 1.2 * min(rest)
+
+
+def test_an_anchored_client_of_two_bases_still_takes_its_turn_of_the_cycle():
+    cohort = profiles([Width(1, 4)] * 8)
+    assigned = SplitMix(draws="anchored").assign(5, cohort)
+    assert {part.base for parts in assigned.values() for part in parts} == set(range(8))
 
 
 def test_a_width_is_made_of_the_first_bases_of_the_order():

@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import Method
+from splitmix.core.objective import Objective
 from splitmix.core.reproducible import rng_for
 from splitmix.core.types import Layout, Part, Profile, Setting
 from splitmix.core.width import Width, check_multiple
+from splitmix.objectives.losses import Mutual
 
 EIGHTH = Width(1, 8)
+DRAWS = ("cycle", "anchored")
 
 
 @dataclass(frozen=True)
@@ -69,24 +72,53 @@ class Bases(Method):
 
 @dataclass(frozen=True)
 class SplitMix(Bases):
-    """A client trains as many bases as its budget allows."""
+    """A client trains as many bases as its budget allows.
+
+    `draws` says which. `cycle`: its turn of the cycle, and others at random, so that all bases are trained equally
+    often. `anchored`: base 0 is always among two or more, and in place of a single one half of the time; so the first
+    base, which is the narrowest width, learns from nearly everybody. `mutual` is the weight by which the bases of a
+    client learn from their mean; 0: not at all.
+    """
+
+    draws: str = "cycle"
+    mutual: float = 0.0
+
+    @classmethod
+    def for_setting(cls, setting: Setting, *, draws: str = "cycle", mutual: float = 0.0) -> Self:
+        """As many bases as the strongest client can train."""
+        return replace(super().for_setting(setting), draws=draws, mutual=mutual)
+
+    def __post_init__(self) -> None:
+        if self.draws not in DRAWS:
+            raise unknown("draws of splitmix", str(self.draws), DRAWS)
+        if not is_number(self.mutual) or not 0 <= self.mutual < math.inf:
+            raise UserError(f"mutual {self.mutual!r} is no weight of distillation; give 0 for none, or try 0.2")
 
     def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
-        """Give each client budget/atom bases, so that all bases are trained equally often (Algorithm 2)."""
-        return {
-            profile.client: self._with_others(round, first, profile) for profile, first in self.dealt(round, cohort)
-        }
+        """Give each client budget/atom bases (Algorithm 2)."""
+        return {profile.client: self._with_others(round, turn, profile) for profile, turn in self.dealt(round, cohort)}
 
-    def _with_others(self, round: int, first: int, profile: Profile) -> tuple[Part, ...]:
+    def objective(self, given: Objective) -> Objective:
+        return Mutual(given, self.mutual) if self.mutual else given
+
+    def _with_others(self, round: int, turn: int, profile: Profile) -> tuple[Part, ...]:
+        """So many bases as the budget holds: the client's turn of the cycle, perhaps the anchor, the rest at random."""
         if profile.budget < self.atom:
             raise UserError(
                 f"client {profile.client} has budget {profile.budget}, below the atom {self.atom}; "
                 f"choose a smaller atom or a larger budget"
             )
-        others = [base for base in range(self.count) if base != first]
-        more = min(int(profile.budget / self.atom), self.count) - 1
-        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, more, replace=False)
-        return tuple(Part(base, self.atom) for base in sorted([first, *drawn.tolist()]))
+        count = min(int(profile.budget / self.atom), self.count)
+        sure = [turn] if self.draws == "cycle" else self._anchored(round, turn, profile.client, count)
+        others = [base for base in range(self.count) if base not in sure]
+        drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, count - len(sure), replace=False)
+        return tuple(Part(base, self.atom) for base in sorted([*sure, *drawn.tolist()]))
+
+    def _anchored(self, round: int, turn: int, client: int, count: int) -> list[int]:
+        """Base 0 and the client's turn; where there is room for one, either by the toss of a coin."""
+        if count > 1:
+            return [0] if turn == 0 else [0, turn]
+        return [0] if rng_for(self.seed, "anchor", round, client).random() < 0.5 else [turn]
 
 
 @dataclass(frozen=True)
@@ -100,6 +132,11 @@ class FedEnsemble(Bases):
     def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
         """Give each client one base, so that all bases are trained equally often."""
         return {profile.client: (Part(base, self.atom),) for profile, base in self.dealt(round, cohort)}
+
+
+def is_number(value: object) -> bool:
+    """Whether a setting is a number, and not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_atom(setting: Setting) -> None:

@@ -1,13 +1,13 @@
-"""Losses on images as they are: plain, masked, and of a drawn width."""
+"""Losses on images as they are: plain, masked, of a drawn width; and of bases that learn from their mean."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from splitmix.core.objective import Forward, Objective
+from splitmix.core.objective import Forward, Objective, Trial
 from splitmix.core.width import Width
 
 
@@ -48,7 +48,7 @@ class DrawnWidth(Objective):
         widest, drawn = widths.index(max(widths)), int(torch.randint(len(widths), (), generator=rng))
         if not self.distill:
             return self.given(OneWidth(forward, drawn), x, y, rng)
-        teacher, student = OneWidth(forward, widest), OneWidth(forward, drawn)
+        teacher, student = Heard(OneWidth(forward, widest)), Heard(OneWidth(forward, drawn))
         loss = self.given(teacher, x, y, rng)
         if drawn == widest:
             return loss
@@ -58,12 +58,46 @@ class DrawnWidth(Objective):
         return loss
 
 
-class OneWidth:
-    """One width of a forward; keeps the logits that it was trained on."""
+@dataclass(frozen=True)
+class Mutual(Objective):
+    """The `given` loss, where the bases of a client learn from each other as well (deep mutual learning):
 
-    def __init__(self, forward: Forward, place: int) -> None:
-        self.forward, self.place = forward, place
-        self.seen: list[Tensor] = []
+    + weight T^2 sum_i KL(softmax(z / T) || softmax(z_i / T)), z the mean of the logits z_i of all bases, a constant.
+    A loss of several passes, such as clean and attacked images, has the mean of this over them. All classes count, also
+    those that are masked: what the bases know of absent classes they tell each other. One base alone trains as given.
+    """
+
+    given: Objective
+    weight: float
+    temperature: float = 2.0
+
+    def terms(self, parts: int) -> int:
+        return self.given.terms(parts)
+
+    @property
+    def needs(self) -> Mapping[str, bool]:
+        return self.given.needs
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return self.given.trials
+
+    def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+        heard = Heard(forward)
+        loss = self.given(heard, x, y, rng)
+        for logits in heard.seen:
+            if len(logits) > 1:
+                mean = logits.detach().mean(0, keepdim=True).expand_as(logits)
+                loss = loss + self.weight / len(heard.seen) * divergence(mean, logits, self.temperature)
+        return loss
+
+
+@dataclass(frozen=True)
+class OneWidth:
+    """One width of a forward."""
+
+    forward: Forward
+    place: int
 
     @property
     def widths(self) -> Sequence[Width]:
@@ -73,7 +107,24 @@ class OneWidth:
         self, x: Tensor, robust: float = 0.0, *, training: bool = True, only: Sequence[int] | None = None
     ) -> Sequence[Tensor]:
         places = [self.place] if only is None else [self.place for _ in only]
-        logits = self.forward(x, robust, training=training, only=places)
+        return self.forward(x, robust, training=training, only=places)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A forward that keeps the logits that it was trained on."""
+
+    forward: Forward
+    seen: list[Tensor] = field(default_factory=list)
+
+    @property
+    def widths(self) -> Sequence[Width]:
+        return self.forward.widths
+
+    def __call__(
+        self, x: Tensor, robust: float = 0.0, *, training: bool = True, only: Sequence[int] | None = None
+    ) -> Sequence[Tensor]:
+        logits = self.forward(x, robust, training=training, only=only)
         if training:
             self.seen.extend(logits)
         return logits
