@@ -1,11 +1,12 @@
 """Cost accounting: exact counts, equal to the published ones where those are right."""
 
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
@@ -47,9 +48,14 @@ def millions(macs):
     return round(macs / 1e6, 2)
 
 
+@cache
+def single_cost(name: str, width: str) -> Cost:
+    return cost(NETS[name], Width(width), NETS[name].image)
+
+
 @pytest.mark.parametrize(("name", "width"), [(name, width) for name in SINGLE for width in SINGLE[name]])
 def test_a_single_net_has_the_published_parameters_and_macs(name, width):
-    found = cost(NETS[name], Width(width), NETS[name].image)
+    found = single_cost(name, width)
     assert (found.parameters, millions(found.macs)) == SINGLE[name][width]
 
 
@@ -61,8 +67,16 @@ def test_a_mix_has_the_published_parameters_and_macs(name, bases):
 
 @pytest.mark.parametrize("name", EXACT)
 def test_macs_are_exact_to_the_unit(name):
-    macs = tuple(cost(NETS[name], width, NETS[name].image).macs for width in (Width(1), ATOM))
-    assert macs == EXACT[name]
+    assert (single_cost(name, "1").macs, single_cost(name, "1/8").macs) == EXACT[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETS)
+def test_macs_are_those_that_pytorch_counts(name):
+    height, width, channels = NETS[name].image
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        NETS[name](ATOM).eval()(torch.zeros(1, channels, height, width))
+    assert counter.get_total_flops() == 2 * single_cost(name, "1/8").macs
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -86,8 +100,8 @@ def test_dual_norms_add_two_numbers_for_each_channel_and_no_macs(name):
 
 def test_eight_bases_need_the_activations_of_the_full_net():
     build, image = NETS["preresnet18"], (32, 32, 3)
-    assert cost(build, Width(1), image).activations == 1_171_466
-    assert cost(build, ATOM, image).activations == 146_442
+    assert single_cost("preresnet18", "1").activations == 1_171_466
+    assert single_cost("preresnet18", "1/8").activations == 146_442
     assert mix_cost(build, ATOM, 8, image).activations == 1_171_536
 
 
@@ -126,7 +140,19 @@ class Looks(nn.Module):
         return self.body(x * float(x.max()))
 
 
-@pytest.mark.parametrize("build", [plain, Looks])
+class Masked(nn.Module):
+    """Has numbers of its own, without which it would do less."""
+
+    def __init__(self, width: Fraction) -> None:
+        super().__init__()
+        self.body = plain(width)
+        self.register_buffer("kept", torch.arange(3) >= 0)
+
+    def forward(self, x):
+        return self.body(x[:, self.kept])
+
+
+@pytest.mark.parametrize("build", [plain, Looks, Masked])
 def test_any_module_of_a_user_is_counted(build):
     convolved = 4 * 4 * 4  # channels, rows, columns
     assert cost(build, Width(1, 2), (4, 4, 3)) == Cost(

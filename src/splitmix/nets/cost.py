@@ -1,18 +1,18 @@
-"""What a net costs: parameters, multiplications, activations and bytes, counted on one image without computing it.
+"""What a net costs: parameters, multiplications, activations and bytes, counted on one image.
 
 One convention for every table: MACs are the multiplications of convolutions and linears, an addition goes with each.
 Norms, biases, pooling and ReLUs are left out; counters that include norms and biases find 0.2 to 3 % more here.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from splitmix.core.width import check_multiple
 
@@ -27,6 +27,7 @@ NORMS = {
     torch.ops.aten.native_group_norm,
     torch.ops.aten.native_layer_norm,
 }
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ def cost(build: Build, width: Fraction, image: Image) -> Cost:
     Cost(parameters=224194, macs=1158528, activations=17898)
     """
     try:
-        return _cost_on("meta", build, width, image)
-    except (RuntimeError, TypeError):  # some modules of users look at the values, which only a real image has
-        return _cost_on("cpu", build, width, image)
+        return _cost_of(_zeroed(build, width), image)
+    except (RuntimeError, TypeError):  # some modules of users look at their numbers
+        return _cost_of(build(width), image)
 
 
 def mix_cost(build: Build, atom: Fraction, bases: int, image: Image) -> Cost:
@@ -109,20 +110,43 @@ def cost_rows(build: Build, image: Image, atom: Fraction, widths: Iterable[Fract
 
 def count(call: Callable[[], object]) -> tuple[int, int]:
     """Multiplications and activations of whatever `call` computes."""
-    outputs = FlopCounterMode(display=False, custom_mapping=dict.fromkeys((*flop_registry, *NORMS), _outputs))
-    with torch.no_grad(), outputs, FlopCounterMode(display=False) as flops:
+    with torch.no_grad(), _Counter() as counter:
         call()
-    return flops.get_total_flops() // 2, outputs.get_total_flops()
+    return counter.macs, counter.activations
 
 
-def _cost_on(device: str, build: Build, width: Fraction, image: Image) -> Cost:
-    with torch.device(device):
-        module = build(width).eval()  # one image has no batch statistics
-        x = torch.zeros(1, *image[-1:], *image[:-1])
-        macs, activations = count(lambda: module(x))
+class OperatorWatcher(TorchDispatchMode):
+    """Sees every operator that runs, without the seconds that PyTorch takes to load its compiler for nothing."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class _Counter(OperatorWatcher):
+    """Counts as PyTorch's own `FlopCounterMode` does, by its formulas."""
+
+    macs = activations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind, settings = func._overloadpacket, kwargs or {}
+        out = func(*args, **settings)
+        if kind in flop_registry:
+            self.macs += flop_registry[kind](*args, **settings, out_val=out) // 2
+        if kind in flop_registry or kind in NORMS:
+            self.activations += (out if isinstance(out, Tensor) else out[0]).numel()  # norms put out statistics too
+        return out
+
+
+def _cost_of(module: nn.Module, image: Image) -> Cost:
+    """Cost of a module on one image, which has no batch statistics."""
+    macs, activations = count(lambda: module.eval()(torch.zeros(1, *image[-1:], *image[:-1])))
     return Cost(sum(p.numel() for p in module.parameters()), macs, activations)
 
 
-def _outputs(*shapes: Any, out_shape: Any, **settings: Any) -> int:
-    first = out_shape if isinstance(out_shape, torch.Size) else out_shape[0]  # norms also put out their statistics
-    return math.prod(first)
+def _zeroed(build: Build, width: Fraction) -> nn.Module:
+    """A net of zeros: no time is lost on random numbers."""
+    module = weightless(build)(width)
+    if any(not name.endswith(STATISTICS) for name, _ in module.named_buffers()):
+        raise TypeError("numbers that the net was built with would be lost")
+    return module._apply(lambda value: torch.zeros(value.shape, dtype=value.dtype))

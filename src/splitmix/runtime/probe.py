@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width
+from splitmix.nets.cost import OperatorWatcher
 from splitmix.runtime.model import Model
 
 SECONDS = 2.0  # of measuring, for all widths together
@@ -98,7 +98,7 @@ def memory_mb(model: Model, width: Width) -> float:
     return (sum(value.numel() * value.element_size() for value in held) + living.most) / 1e6
 
 
-class Living(TorchDispatchMode):
+class Living(OperatorWatcher):
     """Counts the bytes of tensors that live at the same time; `most` is their peak."""
 
     def __init__(self, known: Sequence[Tensor]) -> None:
