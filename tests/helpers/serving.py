@@ -14,8 +14,10 @@ from unittest.mock import patch
 import httpx
 import numpy as np
 from PIL import Image
+from starlette.types import ASGIApp
 
 from splitmix.attacks.pgd import PGD
+from splitmix.core.objective import Attack
 from splitmix.runtime.model import Model
 from splitmix.serve.app import make_app
 from splitmix.serve.limits import ServerLimits
@@ -28,21 +30,22 @@ ONCE = {
     "limits": httpx.Limits(max_keepalive_connections=0),
 }  # a line for each question
 CLIENT = httpx.Client(**ONCE)  # one for all: to make one takes longer than to ask
+ATTACK = PGD(steps=4)
 OPEN = ServerLimits(rate=0)  # no limit on requests a second: tests come often
 PICTURES = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 3), dtype=np.uint8)
 PIXELS = PICTURES[0].tolist()
 
 
 @contextmanager
-def serving(bundle: Path, limits: ServerLimits = OPEN, *, steps: int = 4) -> Iterator[str]:
+def serving(bundle: Path, limits: ServerLimits = OPEN, *, attack: Attack = ATTACK, hosts=()) -> Iterator[str]:
     """The address of a server of a bundle, which stops at the end."""
     with TemporaryDirectory() as cache, patch.dict(os.environ, SPLITMIX_CACHE=cache):
-        yield from _serve(bundle, limits, steps)
+        app = make_app(Model.load(bundle), name="test", attack=attack, limits=limits, hosts=hosts)
+        yield from _serve(app, limits)
 
 
-def _serve(bundle: Path, limits: ServerLimits, steps: int) -> Iterator[str]:
+def _serve(app: ASGIApp, limits: ServerLimits) -> Iterator[str]:
     started = threading.Event()
-    app = make_app(Model.load(bundle), name="test", attack=PGD(steps=steps), limits=limits)
     with bind("127.0.0.1", 0) as listening:
         server = make_server(app, limits, ready=started.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -79,12 +82,36 @@ def send_file(address, data, **settings):
     return CLIENT.post(f"{address}/api/predict", files={"image": ("x.png", data)}, data=settings)
 
 
-def raw(address: str, data: bytes) -> bytes:
-    """Whatever comes back for these bytes, until the other side hangs up."""
+def dial(address: str, source: str = "127.0.0.1") -> socket.socket:
+    """A line to the server, from one of the addresses that this machine has for itself."""
     host, port = address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=HANGS) as line:
-        line.sendall(data)
-        answer = b""
-        while piece := line.recv(65536):
-            answer += piece
+    return socket.create_connection((host, int(port)), timeout=HANGS, source_address=(source, 0))
+
+
+def heard(line: socket.socket) -> bytes:
+    """Whatever comes back on a line, until the other side hangs up."""
+    answer = b""
+    while piece := line.recv(65536):
+        answer += piece
     return answer
+
+
+def raw(address: str, data: bytes, source: str = "127.0.0.1") -> bytes:
+    """Whatever comes back for these bytes."""
+    with dial(address, source) as line:
+        line.sendall(data)
+        return heard(line)
+
+
+class Waiting:
+    """An attack that goes on until it is released."""
+
+    name, weak = "waiting", True
+
+    def __init__(self):
+        self.began, self.released = threading.Event(), threading.Event()
+
+    def __call__(self, predict, x, y, rng):
+        self.began.set()
+        self.released.wait(HANGS)
+        return x

@@ -12,6 +12,7 @@ import pytest
 
 from helpers.bundles import random_bundle
 from helpers.serving import serving
+from splitmix.attacks.pgd import PGD
 from splitmix.runtime.bundle import packaged
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -41,7 +42,7 @@ def browser():
 def address():
     if not packaged().is_dir():
         pytest.skip("the package has no bundle to show")
-    with serving(packaged(), steps=10) as found:
+    with serving(packaged(), attack=PGD(steps=10)) as found:
         yield found
 
 

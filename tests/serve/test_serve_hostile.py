@@ -7,17 +7,30 @@ import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Event
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.serving import CLIENT, HANGS, OPEN, PICTURES, PIXELS, get, png, post, post_raw, raw, send_file, serving
+from helpers.serving import (
+    CLIENT,
+    HANGS,
+    OPEN,
+    PICTURES,
+    PIXELS,
+    Waiting,
+    get,
+    png,
+    post,
+    post_raw,
+    raw,
+    send_file,
+    serving,
+)
 from splitmix.runtime.images import picture_from_file
 from splitmix.serve.app import make_app
-from splitmix.serve.limits import Guard, RequestRates, ServerLimits
+from splitmix.serve.limits import Guard, Hosts, RequestRates, ServerLimits
 
 pytestmark = pytest.mark.slow  # a real server on a real socket
 
@@ -88,7 +101,7 @@ def test_unknown_paths_and_methods_are_sentences(alive):
         refused = CLIENT.request(method, f"{alive}{path}")
         assert refused.status_code in (404, 405)
         assert "see /docs" in refused.json()["error"]
-    answer = raw(alive, b"GET /static/../../app.py HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = raw(alive, b"GET /static/../../app.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 404")
 
 
@@ -159,9 +172,7 @@ def test_pictures_of_any_kind_and_size_fit():
 
 
 def test_a_body_of_a_gigabyte_is_refused_at_once(alive):
-    head = (
-        b"POST /api/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n"
-    )
+    head = b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1073741824\r\n\r\n"
     answer = raw(alive, head + b"x" * 100_000)
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"1,073,741,824" in answer
@@ -188,8 +199,8 @@ NO_HTTP = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00",
     "words": b"hello\r\n\r\n",
     "a long path": b"GET /" + b"a" * 100_000,
-    "bad chunks": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    "a length below zero": b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+    "bad chunks": b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a length below zero": b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
 }
 
 
@@ -201,13 +212,13 @@ def test_what_is_no_http_is_answered_and_closed(alive, data):
 HALF = {
     "nothing": b"",
     "half a line": b"POST /api/pred",
-    "half a head": b"POST /api/predict HTTP/1.1\r\nHost: x\r\n",
-    "half a body": b"POST /api/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    "half a head": b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n",
+    "half a body": b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
 }
 
 
 def test_a_half_sent_request_times_out_and_a_second_on_the_same_line_has_its_own_deadline(served):
-    whole = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving(served, ServerLimits(rate=0, seconds=4)) as address, ThreadPoolExecutor() as pool:  # all wait at once
         *halves, second = pool.map(partial(raw, address), [*HALF.values(), whole + whole + b"GET /hea"])
         assert get(address, "/health").status_code == 200
@@ -216,7 +227,9 @@ def test_a_half_sent_request_times_out_and_a_second_on_the_same_line_has_its_own
 
 
 def in_process(app):
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=HANGS, verify=False)
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=HANGS, verify=False
+    )
 
 
 def test_more_than_the_rate_is_told_to_wait():
@@ -233,7 +246,7 @@ def test_more_than_the_rate_is_told_to_wait():
             now += 0.4
             return [*answers, await client.get("/health")]
 
-    guard = Guard(app, ServerLimits(rate=3))
+    guard = Guard(app, ServerLimits(rate=3), Hosts())
     guard.rates.clock = lambda: now
     answers = asyncio.run(visit())
     assert [answer.status_code for answer in answers] == [200] * 6 + [429, 200]
@@ -250,20 +263,6 @@ def test_rates_of_one_address_do_not_touch_another_and_memory_is_bounded():
     for i in range(50):
         rates.wait(f"198.51.100.{i}")
     assert len(rates._left) == 3
-
-
-class Waiting:
-    """An attack that goes on until it is released."""
-
-    name, weak = "waiting", True
-
-    def __init__(self):
-        self.began, self.released = Event(), Event()
-
-    def __call__(self, predict, x, y, rng):
-        self.began.set()
-        self.released.wait(HANGS)
-        return x
 
 
 def test_when_too_many_wait_the_next_is_told_so(model):

@@ -18,6 +18,7 @@ def serve(
     port: int = 8000,
     rate: float = 100.0,
     threads: int | None = None,
+    allow_host: tuple[str, ...] = (),
 ) -> None:
     """Serve a bundle: a page at / to turn width and robustness on, and an HTTP interface, described at /docs.
 
@@ -38,14 +39,17 @@ def serve(
     port
         Port to listen on; 0 takes any free one.
     rate
-        Requests a second from one address, twice as many at once; 0 sets no limit.
+        Requests a second from one address, twice as many at once; 0 sets no limits for single addresses.
     threads
         Predictions that run at the same time; default: one per core.
+    allow_host
+        Name under which others may ask for it, such as box.lan; may be given again. localhost and the like, and the
+        address of --host, are always allowed.
     """
     try:  # what serving needs is optional
         from splitmix.serve.app import make_app
         from splitmix.serve.limits import ServerLimits
-        from splitmix.serve.server import address_of, bind, is_private, make_server, serve_until_stopped
+        from splitmix.serve.server import address_of, bind, is_private, make_server, own_names, serve_until_stopped
     except ImportError as missing:
         raise UserError(
             f'serving needs {missing.name}, which is not installed; run: pip install "splitmix[serve]"'
@@ -58,13 +62,15 @@ def serve(
     folder = bundle or packaged()
     model = Model.load(folder)
     limits = ServerLimits(rate=rate, threads=threads or os.cpu_count() or 1)
-    interface = make_app(model, name=folder.absolute().name, attack=PGD(steps=20), limits=limits)
     with bind(host, port) as listening:
+        hosts = (*allow_host, *own_names(listening))
+        interface = make_app(model, name=folder.absolute().name, attack=PGD(steps=20), limits=limits, hosts=hosts)
 
         def ready() -> None:
             say(f"Serving {folder} at {address_of(listening)} (Ctrl-C stops it)")
             if not is_private(listening):
                 say("Anyone who can reach this machine can use it: there is no password.")
+                say(f"It answers to localhost{''.join(f', {name}' for name in hosts)}; --allow-host adds a name.")
 
         serve_until_stopped(make_server(interface, limits, ready=ready), listening)
     say("Stopped.")

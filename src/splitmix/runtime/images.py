@@ -1,6 +1,7 @@
 """Images as users give them (arrays, pixels in lists, picture files, folders), made into what a net takes."""
 
 import io
+import re
 import zipfile
 import zlib
 from base64 import b64encode
@@ -23,6 +24,7 @@ Pixels = NDArray[np.uint8]
 PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 MOST_PIXELS = 50_000_000  # of one picture
+MOST_SCANS = 40  # of a JPEG: each goes over all pixels again, and those that programs write have about ten
 BATCH = 128  # images that run together: more would only take more memory
 
 
@@ -31,7 +33,7 @@ class UnreadableError(UserError):
 
 
 class TooManyPixelsError(UserError):
-    """A picture that would fill the memory if it were decoded."""
+    """A picture that would fill the memory, or take long, if it were decoded."""
 
 
 def checked_images(x: ArrayLike | Tensor, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -88,7 +90,8 @@ def picture_from_file(data: bytes, shape: Sequence[int], *, most: int) -> Pixels
 
     height, width, channels = shape
     try:
-        picture = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)  # reads the size, not the pixels
+        _refuse_many_scans(data)
+        picture = Image.open(_Pieces(data), formats=PICTURE_FORMATS)  # reads the size, not the pixels
         pixels = picture.width * picture.height
         if pixels <= most:
             plain = _plain(picture, "L" if channels == 1 else "RGB")
@@ -105,6 +108,39 @@ def picture_from_file(data: bytes, shape: Sequence[int], *, most: int) -> Pixels
         ) from None
     size = f"{pixels:,}" if pixels else "far too many"
     raise TooManyPixelsError(f"the picture has {size} pixels; at most {most:,} are taken: make it smaller")
+
+
+class _Pieces(io.BytesIO):
+    """A file that may be read only so often: one of countless tiny pieces would take long to walk through."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        _refuse_many_pieces(self.reads, len(self.getbuffer()))
+        return super().read(size)
+
+
+def _refuse_many_pieces(pieces: int, size: int) -> None:
+    if pieces > 1000 + size // 100:
+        raise UnreadableError("the picture is made of too many pieces; save it anew")
+
+
+def _refuse_many_scans(data: bytes) -> None:
+    """Walk over the segments of a JPEG, as a decoder does, and count those that begin a scan."""
+    scans, segments = 0, 0
+    found = SEGMENT.search(data, 2) if data.startswith(b"\xff\xd8") else None
+    while found and found[1] != b"\xd9":
+        scans += found[1] == b"\xda"
+        segments += 1
+        _refuse_many_pieces(segments, len(data))
+        if scans > MOST_SCANS:
+            raise TooManyPixelsError(f"the picture has more than {MOST_SCANS} scans; save it as a plain JPEG")
+        at = found.end()
+        found = SEGMENT.search(data, at + max(2, int.from_bytes(data[at : at + 2])))
+
+
+SEGMENT = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)  # a marker that a length follows, or the end
 
 
 def to_png(pixels: Pixels) -> str:

@@ -1,6 +1,6 @@
 """The HTTP interface: predict, model, manifest, plan, health and metrics, and the page that shows them all."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -13,14 +13,15 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from splitmix import __version__
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable, shown
 from splitmix.core.objective import Attack
 from splitmix.core.width import Width
 from splitmix.runtime.images import TooManyPixelsError, UnreadableError
 from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.model import Model
 from splitmix.serve.describe import page_of
-from splitmix.serve.limits import Counting, Guard, ServerLimits
+from splitmix.serve.limits import Guard, Hosts, ServerLimits, household
+from splitmix.serve.metrics import Counting
 from splitmix.serve.questions import (
     Health,
     ModelFacts,
@@ -33,17 +34,21 @@ from splitmix.serve.questions import (
     checked,
     read_json,
     read_question,
-    sentence,
+    sentences,
 )
-from splitmix.serve.service import BusyError, Service
+from splitmix.serve.service import Service
+from splitmix.serve.turns import BusyError
 
 LIMITS = ServerLimits()
 STATIC = Path(__file__).parent / "static"
+LONGEST = 400  # characters of a sentence: nobody gets back all that was sent
 REASONS = {
     400: "what was sent cannot be read",
+    403: "a page of another site sent it",
     408: "it took too long to arrive",
     413: "too many bytes or pixels",
     415: "neither JSON nor a form",
+    421: "a host that is not served here",
     422: "a setting that cannot be",
     429: "too many requests",
     503: "busy",
@@ -53,8 +58,18 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limits: ServerLimits = LIMITS) -> FastAPI:
-    """The interface of one model; with an attack, visitors may turn it on the pictures that they send."""
+def make_app(
+    model: Model,
+    *,
+    name: str = "",
+    attack: Attack | None = None,
+    limits: ServerLimits = LIMITS,
+    hosts: Collection[str] = (),
+) -> FastAPI:
+    """The interface of one model; with an attack, visitors may turn it on the pictures that they send.
+
+    It answers to the names that this machine has for itself, such as localhost; `hosts` are others.
+    """
     service = Service(model, attack, limits)
     app = FastAPI(
         title="splitmix",
@@ -64,7 +79,7 @@ def make_app(model: Model, *, name: str = "", attack: Attack | None = None, limi
         redoc_url=None,
         lifespan=_lifespan(service),
     )
-    app.add_middleware(Guard, limits=limits)
+    app.add_middleware(Guard, limits=limits, hosts=Hosts(hosts))
     app.add_middleware(Counting, metrics=service.metrics)
     _explain_errors(app)
     _add_questions(app, service, limits)
@@ -79,7 +94,10 @@ def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
         asked = perf_counter()
         ask, decode = await read_question(request, limits.pixels)
-        return await service.run(lambda: service.answer(ask, decode(service.model.image), asked))
+        who = household(request.client.host if request.client else "")
+        return await service.run(
+            lambda: service.answer(ask, decode(service.model.image), asked), who=who, costly=ask.attack
+        )
 
     @app.get("/api/plan", responses=ERRORS)
     async def plan(limits: Annotated[PlanQuestion, Query()]) -> PlanAnswer:
@@ -163,24 +181,24 @@ def _explain_errors(app: FastAPI) -> None:
     """Whatever goes wrong is a status and one sentence."""
 
     def say(status: int, why: str, **headers: str) -> JSONResponse:
-        return JSONResponse({"error": why}, status, headers or None)
+        return JSONResponse({"error": " ".join(printable(why[:LONGEST]).split())}, status, headers or None)
 
     async def mistaken(_: Request, error: Exception) -> JSONResponse:
         status = 400 if isinstance(error, UnreadableError) else 413 if isinstance(error, TooManyPixelsError) else 422
-        return say(status, " ".join(str(error).split()))
+        return say(status, str(error))
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         status, why = getattr(error, "status_code", 400), str(getattr(error, "detail", error))
         if status in (404, 405):
-            why = f"there is no {request.method} {request.url.path[:100]}; see /docs"
+            why = f"there is no {shown(request.method)} {shown(request.url.path)}; see /docs"
         return say(status, why)
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         mistakes = error.errors() if isinstance(error, RequestValidationError) else ()
-        return say(422, "; ".join(dict.fromkeys(sentence(mistake) for mistake in mistakes)))
+        return say(422, sentences(mistakes))
 
     async def busy(_: Request, error: Exception) -> JSONResponse:
-        return say(503, "too many predictions are waiting; try again in a moment", **{"retry-after": "1"})
+        return say(getattr(error, "status", 503), str(error), **{"retry-after": "1"})
 
     async def broken(_: Request, error: Exception) -> JSONResponse:
         return say(500, "something went wrong here; the server's own output says what")

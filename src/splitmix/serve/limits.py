@@ -1,19 +1,18 @@
-"""What a request may cost, what every answer says about itself, and what Prometheus may ask."""
+"""Who may ask, what a request may cost, and what every answer says about itself."""
 
 import asyncio
 import json
 import math
+import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from splitmix import __version__
+from splitmix.core.errors import UserError, shown
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -34,10 +33,31 @@ class ServerLimits:
     body: int = 1_000_000  # bytes of a request; below this, uploads stay in memory and never touch a disk
     pixels: int = 4_000_000  # of a picture, looked at before it is decoded
     seconds: float = 10.0  # until a request has arrived in full
-    rate: float = 100.0  # requests a second from one address, twice as many at once; 0: no limit
+    rate: float = 100.0  # requests a second from one address, twice as many at once; 0: addresses have no limits
     threads: int = 2  # predictions that run at the same time
     waiting: int = 256  # predictions that may wait for a thread
     connections: int = 512
+    each: int = 64  # connections, and predictions that wait, from one address
+    attacks: int = 4  # that wait, from one address: each takes as long as many predictions
+
+    def of_one_address(self, most: int) -> float:
+        """A limit for each address, unless these are off: behind a proxy all visitors have the same."""
+        return most if self.rate else math.inf
+
+
+def household(address: str) -> str:
+    """Who asks: an address, or for IPv6 its /64, as one customer has that many.
+
+    >>> household("2001:db8::1") == household("2001:db8::2"), household("::ffff:192.0.2.1")
+    (True, '192.0.2.1')
+    """
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        return str(parsed.ipv4_mapped or int(parsed) >> 64)
+    return address
 
 
 class RequestRates:
@@ -56,7 +76,7 @@ class RequestRates:
         """Take one request out of the bucket of an address: 0, or the seconds until there is one."""
         if self.rate <= 0:
             return 0.0
-        now, key = self.clock(), _neighbourhood(address)
+        now, key = self.clock(), household(address)
         left, then = self._left.pop(key, (2 * self.rate, now))
         left = min(2 * self.rate, left + (now - then) * self.rate)
         allowed = left >= 1
@@ -66,11 +86,34 @@ class RequestRates:
         return 0.0 if allowed else (1 - left) / self.rate
 
 
-class Guard:
-    """Stands before the app: refuses what comes too often, is too large or too slow, and never reads it all first."""
+class Hosts:
+    """The names under which a server may be asked: those of this machine to itself, and those that are allowed.
 
-    def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
-        self.app, self.limits, self.rates = app, limits, RequestRates(limits.rate)
+    A stranger's page can make a name of its own mean this machine; whoever asks by such a name is refused.
+    """
+
+    def __init__(self, allowed: Collection[str] = ()) -> None:
+        self.allowed = frozenset(map(_checked_name, allowed))
+
+    def __contains__(self, header: str) -> bool:
+        """Whether this is a Host that we answer to, with or without a port.
+
+        >>> hosts = Hosts(["box.lan"])
+        >>> [host in hosts for host in ("localhost:8000", "[::1]", "127.0.0.2", "Box.lan:80", "box.lan.example")]
+        [True, True, True, True, False]
+        """
+        found = HOST.fullmatch(header.strip().lower())
+        return found is not None and (found[1] in self.allowed or _is_loopback(found[1]))
+
+
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/\[\]]+?)\.?(?::[0-9]{1,5})?")
+
+
+class Guard:
+    """Stands before the app: refuses what comes from elsewhere, too often, too slowly, or is too large."""
+
+    def __init__(self, app: ASGIApp, limits: ServerLimits, hosts: Hosts) -> None:
+        self.app, self.limits, self.hosts, self.rates = app, limits, hosts, RequestRates(limits.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,21 +124,35 @@ class Guard:
         if seconds:
             sentence = f"more than {self.limits.rate:g} requests a second from your address; wait a moment"
             await refuse(answer, 429, sentence, retry=math.ceil(seconds))
-            return
+        elif stranger := self._stranger(scope):
+            await refuse(answer, *stranger)
+        else:
+            await self._read(scope, receive, answer)
+
+    def _stranger(self, scope: Scope) -> tuple[int, str] | None:
+        """Why a request looks like one of another site's page, if it does."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "")
+        if host not in self.hosts:
+            return 421, f"the host {shown(host)} is not served here; ask for localhost, or start with --allow-host"
+        if scope["method"] not in ("GET", "HEAD") and headers.get(b"sec-fetch-site") == "cross-site":
+            return 403, "a page of another site sent this; only pages of this server may"
+        return None
+
+    async def _read(self, scope: Scope, receive: Receive, answer: Send) -> None:
+        """Hand on a request that has arrived in full, in time and within its limits."""
         try:
             async with asyncio.timeout(self.limits.seconds):
                 body = await read_body(scope, receive, self.limits.body)
         except TimeoutError:
-            await refuse(
-                answer, 408, f"the request did not arrive within {self.limits.seconds:g} seconds; send it anew"
-            )
-            return
+            sentence = f"the request did not arrive within {self.limits.seconds:g} seconds; send it anew"
+            await refuse(answer, 408, sentence)
         except TooLargeError as error:
             sentence = f"the request has {error.size} bytes; at most {self.limits.body:,} are taken"
             await refuse(answer, 413, sentence, receive)
-            return
-        if body is not None:
-            await self.app(scope, _replay(body, receive), answer)
+        else:
+            if body is not None:
+                await self.app(scope, _replay(body, receive), answer)
 
 
 class TooLargeError(Exception):
@@ -178,60 +235,15 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-def _neighbourhood(address: str) -> str:
-    """An address, or for IPv6 its /64: one customer has that many."""
+def _checked_name(name: str) -> str:
+    found = HOST.fullmatch(name.lower())
+    if found is None or found[0] != found[1]:
+        raise UserError(f"--allow-host {shown(name)} is no name of a host; give one such as box.lan, without a port")
+    return found[1]
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        parsed = ip_address(address)
+        return ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        return address
-    return str(int(parsed) >> 64) if isinstance(parsed, IPv6Address) else address
-
-
-BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-
-class Metrics:
-    """Counters of one server; they hold numbers only, never anything of a picture."""
-
-    content_type = CONTENT_TYPE_PLAIN_0_0_4
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        about = Info("splitmix", "What is running.", registry=self.registry)
-        about.info({"version": __version__})
-        self.requests = Counter(
-            "splitmix_requests", "Answers sent, by path and status.", ("path", "status"), registry=self.registry
-        )
-        self.seconds = Histogram(
-            "splitmix_prediction_seconds",
-            "Time of a prediction in the model, by the width that answered.",
-            ("width",),
-            buckets=BUCKETS,
-            registry=self.registry,
-        )
-        self.attacks = Histogram(
-            "splitmix_attack_seconds", "Time of an attack.", buckets=BUCKETS, registry=self.registry
-        )
-        self.waiting = Gauge(
-            "splitmix_predictions_in_progress", "Predictions running or waiting for a thread.", registry=self.registry
-        )
-
-    def text(self) -> bytes:
-        """All counters in Prometheus' text format."""
-        return generate_latest(self.registry)
-
-
-class Counting:
-    """Counts every answer under its route: a path that nobody knows is "other", so that names cannot pile up."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", "other")
-                self.metrics.requests.labels(path=route, status=str(message["status"])).inc()
-            await send(message)
-
-        await self.app(scope, receive, counted if scope["type"] == "http" else send)
+        return host == "localhost" or host.endswith(".localhost")

@@ -1,6 +1,6 @@
 """What is asked and answered, in words that the interface's description shows, and how a question is read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from fastapi import Request
@@ -9,13 +9,14 @@ from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, shown
 from splitmix.runtime.images import Pixels, picture_from_file, picture_from_pixels
 from splitmix.runtime.manifest import CostRecord, TableRecord
 from splitmix.runtime.plan import DialOption
 
 Decode = Callable[[tuple[int, ...]], Pixels]  # the shape of the model's images -> the picture; takes a moment
 Asked = TypeVar("Asked", bound=BaseModel)
+MOST_SETTINGS = 20
 
 
 class PictureQuestion(BaseModel):
@@ -147,15 +148,24 @@ async def read_question(request: Request, most_pixels: int) -> tuple[PictureQues
         ask = checked(PixelQuestion, await read_json(request))
         return ask, lambda shape: picture_from_pixels(ask.pixels, shape)
     if kind != "multipart/form-data":
-        raise HTTPException(415, f"a body of type '{kind[:40]}' was sent; send application/json or multipart/form-data")
-    async with request.form(max_files=1, max_fields=10, max_part_size=1000) as form:
-        fields = dict(form)
-        image = fields.pop("image", None)
-        if not isinstance(image, UploadFile):
-            raise UserError("the form has no file called 'image'")
-        data = await image.read()
+        raise HTTPException(415, f"a body of type {shown(kind)} was sent; send application/json or multipart/form-data")
+    fields, data = await read_form(request)
     settings = {key: value if value != "" else None for key, value in fields.items()}
     return checked(PictureQuestion, settings), lambda shape: picture_from_file(data, shape, most=most_pixels)
+
+
+async def read_form(request: Request) -> tuple[dict[str, Any], bytes]:
+    """The fields of a form, and the file called image in it."""
+    try:
+        async with request.form(max_files=1, max_fields=10, max_part_size=1000) as form:
+            fields = dict(form)
+            image = fields.pop("image", None)
+            data = await image.read() if isinstance(image, UploadFile) else None
+    except ValueError as error:  # whatever the parser stumbles over, down to alphabets that cannot be
+        raise HTTPException(400, f"the form cannot be read ({shown(error)}); send multipart/form-data") from None
+    if data is None:
+        raise UserError("the form has no file called 'image'")
+    return fields, data
 
 
 async def read_json(request: Request) -> Any:
@@ -167,11 +177,13 @@ async def read_json(request: Request) -> Any:
 
 
 def checked(kind: type[Asked], given: Any) -> Asked:
-    """A checked record, or one sentence that names every mistake."""
+    """A checked record, or one sentence that names the mistakes."""
+    if isinstance(given, dict) and len(given) > MOST_SETTINGS:
+        raise UserError(f"{len(given)} settings were sent; there are not so many, see /docs")
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise UserError("; ".join(dict.fromkeys(sentence(mistake) for mistake in error.errors()))) from None
+        raise UserError(sentences(error.errors())) from None
 
 
 def body_of(kind: type[BaseModel], *, form: bool = False) -> dict[str, object]:
@@ -185,14 +197,19 @@ def body_of(kind: type[BaseModel], *, form: bool = False) -> dict[str, object]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def sentence(mistake: Any) -> str:
-    """One mistake that pydantic found, in words."""
+def sentences(mistakes: Sequence[Any]) -> str:
+    """What pydantic found, in words: the first mistakes, and how many more there are."""
+    said = "; ".join(dict.fromkeys(map(_sentence, mistakes[:3])))
+    return said if len(mistakes) <= 3 else f"{said}; and {len(mistakes) - 3} more mistakes"
+
+
+def _sentence(mistake: Any) -> str:
     where = [str(part) for part in mistake["loc"] if part not in ("body", "query")]
     name = where[0] if where else "the request"
     if mistake["type"] == "missing":
         return f"{name} is missing"
     if mistake["type"] == "extra_forbidden":
-        return f"there is no setting '{name}'; see /docs"
+        return f"there is no setting {shown(name)}; see /docs"
     said = mistake["msg"].removeprefix("Value error, ")
     wanted = said[:1].lower() + said[1:]
-    return f"{name} is {str(mistake['input'])[:40]!r}, but {wanted.replace('input should', 'it should')}"
+    return f"{name} is {shown(mistake['input'])}, but {wanted.replace('input should', 'it should')}"

@@ -1,4 +1,4 @@
-"""Running the app: a socket of our own, a deadline for half-sent requests, and a quiet end."""
+"""Running the app: a socket of our own, few lines for each address, a deadline for half-sent requests, a quiet end."""
 
 import asyncio
 import errno
@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from splitmix.core.errors import UserError
-from splitmix.serve.limits import ServerLimits
+from splitmix.serve.limits import ServerLimits, household
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -53,8 +53,14 @@ def is_private(listening: socket.socket) -> bool:
     return ip_address(listening.getsockname()[0]).is_loopback
 
 
+def own_names(listening: socket.socket) -> tuple[str, ...]:
+    """The address that it listens on, as browsers write it; none if it listens on all."""
+    host = listening.getsockname()[0]
+    return () if ip_address(host).is_unspecified else (f"[{host}]" if ":" in host else host,)
+
+
 def serve_until_stopped(server: uvicorn.Server, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C; what has begun is finished within five seconds."""
+    """Serve until SIGTERM or Ctrl-C; what has begun is finished within three seconds, or given up."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again once it has stopped
     try:
         server.run(sockets=[listening])
@@ -68,7 +74,7 @@ def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None]
     """A server that is not running yet; `ready` is called when it is."""
     config = uvicorn.Config(
         app,
-        http=patient(limits.seconds),
+        http=patient(limits),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -78,7 +84,7 @@ def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None]
         server_header=False,
         limit_concurrency=limits.connections,
         timeout_keep_alive=10,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=3,
     )
     return Server(config, ready)
 
@@ -95,69 +101,96 @@ class Server(uvicorn.Server):
         self.ready()
 
 
-def patient(seconds: float) -> type[asyncio.Protocol]:
-    """HTTP as uvicorn speaks it, but a request whose first lines do not all arrive in time is answered and closed."""
+class Patient(H11Protocol):
+    """HTTP as uvicorn speaks it, but nobody holds lines that others need.
 
-    class Patient(H11Protocol):
-        head: asyncio.TimerHandle | None = None
+    A request whose first lines do not all arrive in time is answered and closed. Where an address has too many lines,
+    the oldest on which nothing is being answered gives way to the new one.
+    """
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.wait_for_head()
+    limits: ClassVar[ServerLimits]
+    lines: ClassVar[dict[str, dict["Patient", None]]]  # of this server: by address, the oldest first
+    head: asyncio.TimerHandle | None = None
 
-        def connection_lost(self, exc: Exception | None) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.wait_for_head()
+        self.address = household(self.client[0] if self.client else "")
+        mine, most = self.lines.setdefault(self.address, {}), self.limits.of_one_address(self.limits.each)
+        mine[self] = None
+        if len(mine) > most:
+            last = next((line for line in mine if not line.answering), self)
+            last.hang_up(429, f"more than {most} connections from your address; close some")
+            last.forget()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.forget()
+        self.stop_waiting()
+        super().connection_lost(exc)
+
+    def forget(self) -> None:
+        mine = self.lines.get(self.address, {})
+        mine.pop(self, None)
+        if not mine:
+            self.lines.pop(self.address, None)
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request has arrived in full and its answer has not gone yet."""
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        if self.head is None and self.conn.our_state is h11.IDLE:
+            self.wait_for_head()  # the first byte of another request
+        super().data_received(data)
+        if self.conn.our_state is not h11.IDLE:
             self.stop_waiting()
-            super().connection_lost(exc)
 
-        def data_received(self, data: bytes) -> None:
-            if self.head is None and self.conn.our_state is h11.IDLE:
-                self.wait_for_head()  # the first byte of another request
-            super().data_received(data)
-            if self.conn.our_state is not h11.IDLE:
-                self.stop_waiting()
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            self.wait_for_head()  # another request has begun to arrive already
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
-                self.wait_for_head()  # another request has begun to arrive already
+    def wait_for_head(self) -> None:
+        self.stop_waiting()
+        self.head = self.loop.call_later(self.limits.seconds, self.too_slow)
 
-        def wait_for_head(self) -> None:
-            self.stop_waiting()
-            self.head = self.loop.call_later(seconds, self.too_slow)
-
-        def stop_waiting(self) -> None:
-            if self.head is not None:
-                self.head.cancel()
-                self.head = None
-
-        def too_slow(self) -> None:
+    def stop_waiting(self) -> None:
+        if self.head is not None:
+            self.head.cancel()
             self.head = None
-            if not self.transport.is_closing() and self.conn.our_state is h11.IDLE:
-                self.hang_up(408, f"the request did not arrive within {seconds:g} seconds; send it anew")
 
-        def send_400_response(self, msg: str) -> None:
-            self.hang_up(400, "this is not a request in HTTP/1.1; see /docs")
+    def too_slow(self) -> None:
+        self.head = None
+        if not self.transport.is_closing() and self.conn.our_state is h11.IDLE:
+            self.hang_up(408, f"the request did not arrive within {self.limits.seconds:g} seconds; send it anew")
 
-        def hang_up(self, status: int, sentence: str) -> None:
-            body = json.dumps({"error": sentence}).encode()
-            headers: list[tuple[str, str]] = [
-                ("content-type", "application/json"),
-                ("content-length", str(len(body))),
-                ("connection", "close"),
-            ]
-            events: list[Any] = [
-                h11.Response(status_code=status, headers=headers, reason=b""),
-                h11.Data(data=body),
-                h11.EndOfMessage(),
-            ]
-            try:
-                for event in events:
-                    self.transport.write(self.conn.send(event) or b"")
-            except h11.LocalProtocolError:  # an answer is on its way already
-                pass
-            self.transport.close()
+    def send_400_response(self, msg: str) -> None:
+        self.hang_up(400, "this is not a request in HTTP/1.1; see /docs")
 
-    return Patient
+    def hang_up(self, status: int, sentence: str) -> None:
+        body = json.dumps({"error": sentence}).encode()
+        headers: list[tuple[str, str]] = [
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        events: list[Any] = [
+            h11.Response(status_code=status, headers=headers, reason=b""),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ]
+        try:
+            for event in events:
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:  # an answer is on its way already
+            pass
+        self.transport.close()
+
+
+def patient(limits: ServerLimits) -> type[Patient]:
+    """The protocol of one server."""
+    return type("PatientWithin", (Patient,), {"limits": limits, "lines": {}})
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

@@ -1,8 +1,8 @@
-"""The model behind the interface: predictions and attacks in a few threads, each with a dial of its own."""
+"""The model behind the interface: predictions and attacks, each with a dial of its own."""
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -10,60 +10,55 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, shown
 from splitmix.core.objective import Attack
 from splitmix.core.width import Width, parse_width
 from splitmix.runtime.images import Pixels, to_net, to_png
 from splitmix.runtime.model import Model
 from splitmix.runtime.plan import Limits, plan
-from splitmix.runtime.probe import probe
-from splitmix.serve.limits import Metrics, ServerLimits
+from splitmix.runtime.probe import Measured, probe
+from splitmix.serve.limits import ServerLimits
+from splitmix.serve.metrics import Metrics
 from splitmix.serve.questions import Attacked, PictureAnswer, PictureQuestion, PlanAnswer, PlanQuestion, Verdict, Vote
+from splitmix.serve.turns import BusyError, Crew
 
 Done = TypeVar("Done")
-
-
-class BusyError(Exception):
-    """More predictions wait already than can be answered soon."""
 
 
 class Service:
     """Answers questions about pictures; it keeps none of them."""
 
     def __init__(self, model: Model, attack: Attack | None, limits: ServerLimits) -> None:
-        self.model, self.attack, self.limits, self.metrics = model, attack, limits, Metrics()
-        # one thread for each prediction: small nets do not get faster by more, and answers repeat to the bit
-        self._pool = ThreadPoolExecutor(limits.threads, "predict", initializer=torch.set_num_threads, initargs=(1,))
-        self._under_way = 0
+        self.model, self.attack, self.metrics = model, attack, Metrics()
+        self._crew, self._closing = Crew(limits), False
         self._probing = asyncio.Lock()
+        self._measured: tuple[Measured, ...] | None = None
 
-    async def run(self, work: Callable[..., Done], *given: Any) -> Done:
+    async def run(self, work: Callable[[], Done], *, who: str = "", costly: bool = False) -> Done:
         """Run work in one of the threads, or refuse it if too much is waiting."""
-        if self._under_way >= self.limits.threads + self.limits.waiting:
-            raise BusyError
-        self._under_way += 1
-        self.metrics.waiting.set(self._under_way)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
+            return await self._crew.run(work, who=who, costly=costly)
         finally:
-            self._under_way -= 1
-            self.metrics.waiting.set(self._under_way)
+            self.metrics.waiting.set(self._crew.under_way)
 
     async def warm_up(self) -> None:
         """Use every width once, so that no visitor waits for what happens only the first time."""
         blank = np.zeros(self.model.image, np.uint8)
         for width in self.model.widths:
-            await self.run(self._verdict, blank, width, 0.0)
+            await self.run(partial(self._verdict, blank, width, 0.0))
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Finish what runs; attacks are given up."""
+        self._closing = True
+        self._crew.close()
 
     async def plan(self, asked: PlanQuestion) -> PlanAnswer:
         """The best dial within limits; this machine is measured once, by whoever asks first."""
         async with self._probing:
-            measured = await self.run(probe, self.model)
+            if self._measured is None:
+                self._measured = await self.run(partial(probe, self.model))
         limits = Limits(**asked.model_dump(exclude={"prefer"}))
-        found = plan(self.model, limits, prefer=asked.prefer, measured=measured)
+        found = plan(self.model, limits, prefer=asked.prefer, measured=self._measured)
         return PlanAnswer(fits=found.fits, option=found.option, binding=list(found.binding), relax=found.relax)
 
     def answer(self, ask: PictureQuestion, pixels: Pixels, asked: float) -> PictureAnswer:
@@ -126,6 +121,8 @@ class Service:
         mix, began = self.model.mix(width), perf_counter()
 
         def predict(x: Tensor) -> Tensor:
+            if self._closing:
+                raise BusyError(503, "the server is being stopped; try again in a moment")
             return mix(x, robust).mean(0)
 
         rng = torch.Generator().manual_seed(0)  # the same question has the same answer
@@ -151,4 +148,4 @@ class Service:
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(names):
             return label
         few = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
-        raise UserError(f"label {str(label)[:40]!r} is no class of this model; its classes are {few}")
+        raise UserError(f"label {shown(label)} is no class of this model; its classes are {few}")
