@@ -97,7 +97,7 @@ MISTAKES = [
     ),
     (("train", "own", *OPTIONS, "-o", "net=preresnet18"), "the net takes images of shape"),
     (("train", "mixed", *OPTIONS), "have shape (7, 6, 1), those of 'north' (6, 6, 1)"),
-    (("train", "objects", *OPTIONS), "Object arrays cannot be loaded"),
+    (("train", "objects", *OPTIONS), "an array of objects or records, not of plain numbers"),
     (("train", "half", *OPTIONS), "cannot read half/south.npz"),
     (("train", "empty", *OPTIONS), "has no .npz file"),
     (("data", "show", "nan"), "NaN or infinite pixels"),

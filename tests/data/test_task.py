@@ -193,7 +193,7 @@ def write_flipped(path):
 @pytest.mark.parametrize(
     ("write", "sentence"),
     [
-        (write_objects, "Object arrays cannot be loaded"),
+        (write_objects, "an array of objects or records, not of plain numbers"),
         (write_half, "cannot read"),
         (write_flipped, "Bad CRC"),
         (lambda path: path.write_bytes(pickle.dumps([1])), "not a zip file"),

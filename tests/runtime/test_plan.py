@@ -233,7 +233,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_two(words, said, capsys, tmp_pa
     [
         (lambda folder: None, "has no pictures"),
         (lambda folder: (folder / "a.png").write_bytes(b"no"), "cannot be read as a picture"),
-        (lambda folder: (folder / "a.npz").write_bytes(b"no"), "cannot be read as .npz"),
+        (lambda folder: (folder / "a.npz").write_bytes(b"no"), "a.npz (File is not a zip file); give an .npz file"),
         (
             lambda folder: np.savez(folder / "a.npz", x=np.zeros((20, 9, 9, 3))),
             r"given, but the model takes (n, 28, 28, 3)",

@@ -1,8 +1,6 @@
 """Domains from `.npz` files: a folder with one file per domain, and the data root with the benchmark's own files."""
 
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
+from splitmix.core.files import read_npz
 from splitmix.data.task import Domain, make_domain
 
 SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 WHOLE_KEYS = ("x", "y")
 SPLIT = f"an .npz with {', '.join(SPLIT_KEYS)}, pixels as uint8 (n, height, width[, 3]) and labels from 0"
-DAMAGE = (zipfile.BadZipFile, zlib.error)
 
 
 def read_folder(path: str | Path, *, test_ratio: float = 0.2, seed: int = 0) -> tuple[Domain, ...]:
@@ -90,13 +88,5 @@ def _need_keys(file: Path, arrays: dict[str, NDArray[Any]], keys: Sequence[str])
 
 
 def load_arrays(file: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Those arrays of an .npz file that are wanted; never unpickles, as a pickle can run code."""
-    try:
-        with file.open("rb") as stream, zipfile.ZipFile(stream):
-            stream.seek(0)
-            with np.load(stream, allow_pickle=False) as stored:
-                return {key: stored[key] for key in stored.files if key in wanted}
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, *DAMAGE) as error:
-        raise UserError(
-            f"cannot read {file} ({error}); give an .npz file of plain number arrays, as numpy.savez writes it"
-        ) from None
+    """Those arrays of an .npz file that are wanted."""
+    return read_npz(file, lambda names: [name for name in names if name in wanted])

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
-from splitmix.core.files import write_atomically
+from splitmix.core.files import read_npz, write_atomically
 from splitmix.core.reproducible import rng_for
 from splitmix.data.partition import Rows
 from splitmix.data.task import Domain
@@ -279,14 +279,12 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 def _read(file: Path) -> tuple[Domain, ...] | None:
     """The domains in a cache file, or None if it is missing or damaged."""
     try:
-        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as kept:
-            domains = tuple(Domain(name, *(kept[f"{name}.{array}"] for array in _ARRAYS)) for name in NAMES)
-    except FileNotFoundError:
+        kept = read_npz(file, lambda _: [f"{name}.{array}" for name in NAMES for array in _ARRAYS])
+    except UserError as error:
+        if file.exists():
+            _log.info("%s; the images are made again", error)
         return None
-    except Exception as error:  # a damaged zip file can raise nearly anything
-        _log.info("%s cannot be read (%s); the images are made again", file, error)
-        return None
-    return domains
+    return tuple(Domain(name, *(kept[f"{name}.{array}"] for array in _ARRAYS)) for name in NAMES)
 
 
 def _keep(domains: tuple[Domain, ...], file: Path) -> None:

@@ -2,8 +2,6 @@
 
 import io
 import re
-import zipfile
-import zlib
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
+from splitmix.core.files import read_npz
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -189,13 +188,10 @@ def _read_picture(file: Path, shape: Sequence[int]) -> NDArray[Any]:
 
 def _read_arrays(file: Path) -> NDArray[Any]:
     """The images of an .npz file: its array `x`, or `x_train`, or the only one it has."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            names = [name for name in ("x", "x_train", *arrays.files[:1]) if name in arrays.files]
-            return np.asarray(arrays[names[0]])
-    except (OSError, ValueError, IndexError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"'{file}' cannot be read as .npz ({reason}); give images as an array x") from None
+    found = read_npz(file, lambda names: [name for name in ("x", "x_train", *names[:1]) if name in names][:1])
+    if not found:
+        raise UserError(f"'{file}' has no array; give images as an array x")
+    return next(iter(found.values()))
 
 
 def _plain(picture: "Image", mode: str) -> "Image":
