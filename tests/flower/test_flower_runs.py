@@ -14,6 +14,7 @@ from flwr.serverapp import ServerApp
 
 from helpers.flower_grid import LocalGrid
 from helpers.flower_nodes import toy_fleet, toy_member
+from helpers.runs import LEVERS
 from helpers.tiny_task import SETTINGS, stripes
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
@@ -41,10 +42,16 @@ def stripes_grid(folder):
     return LocalGrid(app, {50 + k: {"partition-id": k, "budget": BUDGETS[k], **about} for k in range(4)})
 
 
-@pytest.mark.parametrize("method", ["splitmix", "heterofl", "sheterofl", {"name": "fjord"}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"method": method} for method in ("splitmix", "heterofl", "sheterofl", {"name": "fjord"})),
+        {"method": LEVERS, "server": "momentum", "average": 1.0},
+    ],
+)
 @pytest.mark.slow
-def test_a_run_on_nodes_that_name_their_budgets_leaves_what_a_simulated_run_leaves(own, tmp_path, method):
-    order = Order(stripes_config(own, method=method, budgets="1/4 1"), tmp_path / "grid", wait=600)
+def test_a_run_on_nodes_that_name_their_budgets_leaves_what_a_simulated_run_leaves(own, tmp_path, changed):
+    order = Order(stripes_config(own, **changed, budgets="1/4 1"), tmp_path / "grid", wait=600)
     run_on_grid(stripes_grid(own), order)
     told = make_config(read_toml(tmp_path / "grid" / "config.toml"))
     assert told.budgets == {"name": "each", "widths": BUDGETS}

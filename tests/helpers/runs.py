@@ -11,6 +11,7 @@ from splitmix.runs.records import read_result
 from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import set_up
 
+LEVERS = {"name": "splitmix", "draws": "anchored", "mutual": 0.2}
 VARIANTS = {
     "post": {"norm": "post"},
     "batch": {"norm": "batch", "order": "validation"},
@@ -19,6 +20,8 @@ VARIANTS = {
     "cohort": {"cohort": 2},
     "redrawn": {"budgets": {"name": "groups", "widths": "1/4 1/2 1", "redraw": True}},
     "sparse": {"eval_every": 3, "checkpoint_every": 2},
+    "levers": {"method": LEVERS, "server": {"name": "momentum", "beta": 0.5}, "average": 0.5, "cohort": 2},
+    "adam, tracked": {"server": "adam", "norm": "tracked", "average": 0.3, "eval_every": 3},
     "nested": {"method": "heterofl"},
     "nested, tracked": {"method": "sheterofl", "norm": "tracked"},
     "dual": {"objective": {"name": "adversarial", "steps": 2}},

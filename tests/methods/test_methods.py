@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from helpers.runs import LEVERS
 from helpers.tiny_task import SETTINGS, stripes_task
 from helpers.toys import ATOM, FULL, HALF, Tiny, ToyClients, to_bytes, toy_simulator
 from splitmix.core.client import all_parts, execute
@@ -31,7 +32,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "add_a_method.py"
 SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3)
 COHORT = ToyClients().profiles(0)
 PLAN = Plan(lr=0.1, batch=8)
-LEVERS = {"name": "splitmix", "draws": "anchored", "mutual": 0.2}
 
 
 @pytest.fixture(params=[*METHODS, pytest.param(LEVERS, id="splitmix with levers")])

@@ -38,6 +38,8 @@ OTHER = {  # a value for each key that differs from its default
     "momentum": 0.5,
     "weight_decay": 0.0,
     "precision": "mixed",
+    "server": "momentum",
+    "average": 0.2,
     "cohort": 3,
     "min_share": 0.9,
     "repeats": 0,

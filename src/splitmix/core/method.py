@@ -1,7 +1,9 @@
-"""The two protocols: a method says who trains what, an engine carries jobs to clients and answers back."""
+"""The protocols: a method says who trains what, an engine carries jobs to clients, a server steps by what came."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
+
+from torch import Tensor
 
 from splitmix.core.objective import Objective
 from splitmix.core.types import Job, Layout, Part, Profile, Weights
@@ -65,4 +67,17 @@ class Engine(Protocol):
 
         Whoever gives none within the engine's deadline is `Missing`. A second answer to a job is ignored.
         """
+        ...
+
+
+class Server(Protocol):
+    """How the server steps by what a round changed; without one, the mean of what came is the next model."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of what it keeps of each parameter between rounds; zeros at first."""
+        ...
+
+    def step(self, change: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        """By how much to move, and what to keep, entry by entry."""
         ...

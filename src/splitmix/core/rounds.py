@@ -7,14 +7,18 @@ from time import perf_counter
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from splitmix.core.admission import Admission, Attendance, Usual
 from splitmix.core.errors import UserError
-from splitmix.core.method import Engine, Method
+from splitmix.core.method import Engine, Method, Server
 from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge
 from splitmix.core.reproducible import one_thread, rng_for
 from splitmix.core.types import Missing, Part, Plan, Profile, Train, Weights, nested_width
+from splitmix.core.width import Width
+
+AVERAGE = "average/"  # under which the mean of late rounds is kept
 
 
 class Schedule(Protocol):
@@ -79,6 +83,8 @@ class Federation:
     repeats: int = 2  # at most, of one round
     min_updates: int = 1  # a base with fewer keeps its value
     max_samples: int | None = None  # who registers more is not asked; None: any number
+    server: Server | None = None  # None: the mean of what came is the next model
+    average: int = 0  # so many of the last rounds are averaged, for what is served
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,7 @@ class RoundReport:
     bytes_down: int  # of all tries, as are those that came up
     bytes_up: int
     usual: Usual  # how far an update usually moves a base; the next round's bound
+    kept: Weights = field(default_factory=dict)  # by the server for the rounds to come
 
 
 def federate(
@@ -109,20 +116,54 @@ def federate(
     start: int = 0,
     usual: Usual | None = None,
     asked: int | None = None,
+    kept: Weights | None = None,
     on_round: Callable[[RoundReport], None] = lambda report: None,
 ) -> Weights:
     """Train round after round from `start` on (Algorithm 1); everything follows from the arguments.
 
-    `usual` is what the report of the round before `start` said, and `asked` how many clients were asked until then;
-    where that is not known, as many in each round as in the first one now.
+    `usual` and `kept` are what the report of the round before `start` said, and `asked` how many clients were asked
+    until then; where that is not known, as many in each round as in the first one now. Gives the weights to be served.
     """
+    kept = kept or {}
     for round in range(start, how.rounds):
         counted = method if asked is None and round else method.after(asked or 0)
         report = one_round(counted, engine, net, weights, how, round, usual or {})
-        weights, usual = report.weights, report.usual
+        with one_thread():
+            report = stepped(report, net, method.layout.width, weights, kept, how)
+        weights, usual, kept = report.weights, report.usual, report.kept
         asked = (round * report.clients if asked is None else asked) + report.clients
         on_round(report)
-    return weights
+    return served(weights, kept)
+
+
+def stepped(report: RoundReport, net: Net, width: Width, old: Weights, kept: Weights, how: Federation) -> RoundReport:
+    """The report, with the server's step in place of the mean of what came, and with what the server keeps."""
+    weights, kept = dict(report.weights), dict(kept)
+    if how.server is not None:
+        for name in sorted(net.parameter_names(width)):  # norm statistics are always the mean
+            weights[name], held = moved(how.server, name, old[name], weights[name], kept)
+            kept |= held
+    late = report.round - (how.rounds - how.average)  # how many rounds are averaged already
+    if late >= 0:
+        mean = {AVERAGE + name: value for name, value in weights.items()}
+        kept |= {name: torch.lerp(kept.get(name, value), value, 1 / (late + 1)) for name, value in mean.items()}
+    return replace(report, weights=weights, kept=kept)
+
+
+def moved(server: Server, name: str, old: Tensor, came: Tensor, kept: Weights) -> tuple[Tensor, Weights]:
+    """A parameter after the server's step; entries that nobody moved stay, and so does what is kept of them."""
+    change, slots = came - old, [f"{slot}/{name}" for slot in server.slots]
+    held = [kept.get(slot, torch.zeros_like(old)) for slot in slots]
+    move, holds = server.step(change, held)
+    trained = change != 0
+    now = {slot: torch.where(trained, new, was) for slot, new, was in zip(slots, holds, held, strict=True)}
+    return torch.where(trained, old + move, old), now
+
+
+def served(weights: Weights, kept: Weights) -> Weights:
+    """The model that a round gives to those who use it: the mean of late rounds if there is one, else its weights."""
+    mean = {name.removeprefix(AVERAGE): value for name, value in kept.items() if name.startswith(AVERAGE)}
+    return mean or weights
 
 
 def one_round(

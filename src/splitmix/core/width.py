@@ -3,7 +3,7 @@
 import math
 import re
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 from splitmix.core.errors import UserError, shown
 
@@ -28,6 +28,11 @@ def parse_number(value: Any) -> Fraction:
     if max(abs(number.numerator), number.denominator) >= 10**LONGEST:
         raise ValueError(f"{shown(value)} has more than {LONGEST} digits")
     return number
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a setting is a number, and not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def parse_width(value: Any) -> Width:

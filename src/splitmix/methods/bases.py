@@ -10,7 +10,7 @@ from splitmix.core.method import Method
 from splitmix.core.objective import Objective
 from splitmix.core.reproducible import rng_for
 from splitmix.core.types import Layout, Part, Profile, Setting
-from splitmix.core.width import Width, check_multiple
+from splitmix.core.width import Width, check_multiple, is_number
 from splitmix.objectives.losses import Mutual
 
 EIGHTH = Width(1, 8)
@@ -132,11 +132,6 @@ class FedEnsemble(Bases):
     def assign(self, round: int, cohort: Sequence[Profile]) -> Mapping[int, tuple[Part, ...]]:
         """Give each client one base, so that all bases are trained equally often."""
         return {profile.client: (Part(base, self.atom),) for profile, base in self.dealt(round, cohort)}
-
-
-def is_number(value: object) -> bool:
-    """Whether a setting is a number, and not true or false."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_atom(setting: Setting) -> None:

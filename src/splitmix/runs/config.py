@@ -50,6 +50,10 @@ class Config(BaseModel):
     precision: Literal["full", "mixed"] = Field(
         "full", description="of local training; mixed computes in bfloat16 where that is safe, for GPUs"
     )
+    server: str | dict[str, Any] = Field(
+        "mean", description="how the server steps: mean, momentum, adam, or {name=..., its own settings}"
+    )
+    average: float = Field(0.0, ge=0, le=1, description="share of the rounds, the last, whose mean weights are served")
     cohort: int | None = Field(None, ge=1, description="clients per round; default: all")
     min_share: float = Field(0.5, ge=0, le=1, description="of a round's clients must answer, else it is repeated")
     repeats: int = Field(2, ge=0, description="of one round, before the run is given up")
@@ -80,7 +84,7 @@ class Config(BaseModel):
             raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
         return str(width)
 
-    @field_validator("task", "method", "net", "objective", "budgets", "partition")
+    @field_validator("task", "method", "net", "objective", "server", "budgets", "partition")
     @classmethod
     def _known(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.field_name not in (info.context or {}).get("own", ()):
@@ -108,7 +112,14 @@ class Config(BaseModel):
 FREE = {"checkpoint_every", "min_share", "repeats"}  # how a run is kept going: may change when it is resumed
 # What runs did before these keys existed: a hash leaves out a key that says just that, so that it is theirs as well.
 # These values are no defaults, and never change: with another default the key is hashed like any other.
-BEFORE: dict[str, object] = {"min_updates": 1, "clip": 0.0, "max_samples": None, "precision": "full"}
+BEFORE: dict[str, object] = {
+    "min_updates": 1,
+    "clip": 0.0,
+    "max_samples": None,
+    "precision": "full",
+    "server": "mean",
+    "average": 0.0,
+}
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},
 )  # what hashes of half a day in November 2026 left out instead
@@ -222,10 +233,14 @@ def _check_name(key: str, value: Any) -> None:
     from splitmix.data.partition import parse_partition
     from splitmix.data.tasks import check_task
     from splitmix.methods import METHODS
+    from splitmix.methods.servers import find_server
     from splitmix.nets import find_net
     from splitmix.objectives import find_objective
 
-    checks = {"task": check_task, "net": find_net, "partition": parse_partition, "objective": find_objective}
+    checks = {
+        **{"task": check_task, "net": find_net, "partition": parse_partition},
+        **{"objective": find_objective, "server": find_server},
+    }
     if key in checks:
         checks[key](value)
     elif key == "budgets":

@@ -20,6 +20,7 @@ from splitmix.core.client import OwnNorms
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.method import Engine
+from splitmix.core.rounds import served
 from splitmix.core.types import Weights
 from splitmix.runs.records import MetricRow, lenient, parse_record
 
@@ -58,6 +59,12 @@ class State:
     best_norms: Norms = field(default_factory=dict)  # the same, after the best round
     seconds: float = 0.0  # spent so far, over all resumes
     usual: Mapping[str, float] = field(default_factory=dict)  # how far updates of the last round moved a base
+    kept: Weights = field(default_factory=dict)  # by the server from round to round, such as momenta
+
+    @property
+    def served(self) -> Weights:
+        """The model that is scored, and kept if it is the best."""
+        return served(self.weights, self.kept)
 
 
 class RunEngine(Engine, Protocol):
@@ -140,7 +147,7 @@ class RunFolder:
             tensors |= {f"best/{n}": v for n, v in state.best.items()}
             kept = to_tensors("best-memory", state.best_norms)
             tensors |= {name: value.clone() for name, value in kept.items()}  # may be the newest as well
-        tensors |= to_tensors("memory", state.norms)
+        tensors |= to_tensors("memory", state.norms) | {f"server/{n}": v for n, v in state.kept.items()}
         data = save(tensors)
         manifest: CheckpointRecord = {
             "schema": 1,
@@ -229,10 +236,11 @@ def _read_state(manifest: Path, digests: Collection[str], like: Weights) -> Stat
     def under(prefix: str) -> Weights:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-    weights = under("weights/")
+    weights, kept = under("weights/"), under("server/")
     newest = said["best_round"] == said["round"] - 1
-    best = weights if newest else under("best/")
+    best = served(weights, kept) if newest else under("best/")
     fits = all(_shapes(found) == _shapes(like) for found in (weights, best if said["best_round"] >= 0 else weights))
+    fits &= all(_shapes(like).get(name.partition("/")[2]) == shape for name, shape in _shapes(kept).items())
     if manifest.stem != f"round-{said['round']:06d}" or not fits:
         raise ValueError("it is of another run")
     norms = from_tensors(under("memory/"))
@@ -246,6 +254,7 @@ def _read_state(manifest: Path, digests: Collection[str], like: Weights) -> Stat
         norms if newest else from_tensors(under("best-memory/")),
         said.get("seconds", 0.0),
         said.get("usual", {}),
+        kept,
     )
 
 

@@ -99,7 +99,7 @@ def train_rounds(
     def after_round(report: RoundReport) -> None:
         nonlocal now
         tell([round_row(report)], watchers, folder)
-        now = replace(now, round=report.round + 1, weights=report.weights, usual=report.usual)
+        now = replace(now, round=report.round + 1, weights=report.weights, usual=report.usual, kept=report.kept)
         last = now.round == config.rounds
         if last or now.round % config.eval_every == 0:
             now, rows = validated(setup, engine, now)
@@ -121,6 +121,7 @@ def train_rounds(
             start=now.round,
             usual=now.usual,
             asked=clients_asked(read_metrics(folder.path), now.round) if folder and now.round else None,
+            kept=now.kept,
             on_round=after_round,
         )
     finally:
@@ -143,13 +144,13 @@ def tell(rows: Sequence[MetricRow], watchers: Sequence[Watcher], folder: RunFold
 
 def validated(setup: Setup, engine: RunEngine, state: State) -> tuple[State, list[MetricRow]]:
     """Score on validation images and keep the best round, by what the objective is judged by at the widest mix."""
-    scores = score(engine, state.weights, setup.mixes(), setup.domains, setup.question("val"))
+    scores = score(engine, state.served, setup.mixes(), setup.domains, setup.question("val"))
     rows = [validation_row(scored, state.round - 1) for scored in scores]
-    accuracy, trials = worth(setup, engine, state.weights, scores[-1])
+    accuracy, trials = worth(setup, engine, state.served, scores[-1])
     if trials:
         rows[-1] |= {"trials": trials, "judged": accuracy}
     if accuracy > state.best_accuracy:
-        best = replace(state, best_round=state.round - 1, best_accuracy=accuracy, best=state.weights)
+        best = replace(state, best_round=state.round - 1, best_accuracy=accuracy, best=state.served)
         state = replace(best, best_norms=kept_norms(engine))
     return state, rows
 

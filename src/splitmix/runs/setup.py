@@ -25,6 +25,7 @@ from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator
 from splitmix.methods import find_method
+from splitmix.methods.servers import find_server
 from splitmix.nets import find_net
 from splitmix.objectives import find_objective
 from splitmix.runs.config import Config
@@ -184,6 +185,8 @@ def federation(config: Config) -> Federation:
         repeats=config.repeats,
         min_updates=config.min_updates,
         max_samples=config.max_samples,
+        server=find_server(config.server),
+        average=round(config.average * config.rounds),
     )
 
 
