@@ -13,8 +13,8 @@ from numpy.testing import assert_array_equal
 
 import helpers.originals as made
 from splitmix.core.errors import UserError
-from splitmix.data.prepare import digits
-from splitmix.data.prepare.cifar import read_cifar10
+from splitmix.data.prepare import originals
+from splitmix.data.prepare.originals import read_cifar10
 from splitmix.data.prepare.pickles import read_pickled_arrays
 
 ALL = np.arange(60)
@@ -80,14 +80,14 @@ def test_a_flipped_byte_never_does_more_than_be_refused(data):
 
 def test_mnist_is_read_from_idx_files(tmp_path):
     train, _ = made.write_mnist(tmp_path)
-    half = digits.mnist(*(tmp_path / f"mnist/train-{n}-ubyte.gz" for n in ("images-idx3", "labels-idx1")))
+    half = originals.mnist(*(tmp_path / f"mnist/train-{n}-ubyte.gz" for n in ("images-idx3", "labels-idx1")))
     assert_array_equal(half.labels, made.labels(60))
     assert_array_equal(half.images(ALL[[5, 3]]), train[[5, 3]])
 
 
 def test_usps_is_read_from_libsvm_lines(tmp_path):
     train, _ = made.write_usps(tmp_path)
-    half = digits.usps(tmp_path / "usps/usps.bz2")
+    half = originals.usps(tmp_path / "usps/usps.bz2")
     assert_array_equal(half.labels, made.labels(60))
     assert_array_equal(half.images(ALL), train)
 
@@ -95,21 +95,21 @@ def test_usps_is_read_from_libsvm_lines(tmp_path):
 @pytest.mark.parametrize("zero", [0, 10])
 def test_matlab_files_are_read_and_ten_is_zero(tmp_path, zero):
     train, _ = made.write_matlab(tmp_path, ("train.mat", "test.mat"), zero=zero)
-    half = digits.from_matlab(tmp_path / "train.mat")
+    half = originals.from_matlab(tmp_path / "train.mat")
     assert_array_equal(half.labels, made.labels(60))
     assert_array_equal(half.images(ALL[[7, 1]]), train[[7, 1]])
 
 
 def test_mnist_m_is_read_from_listed_pictures_without_their_frame(tmp_path):
     _, test = made.write_mnist_m(tmp_path)
-    half = digits.mnist_m(tmp_path / "mnist_m", "test")
+    half = originals.mnist_m(tmp_path / "mnist_m", "test")
     assert_array_equal(half.labels, made.labels(40))
     assert_array_equal(half.images(ALL[[9, 2]]), test[[9, 2], 2:-2, 2:-2])
 
 
 def test_fedbns_parts_follow_one_another(tmp_path):
     x = made.write_fedbn(tmp_path, "SVHN", (32, 32, 3))
-    half = digits.read_fedbn([tmp_path / f"fedbn/SVHN/partitions/train_part{i}.pkl" for i in range(10)])
+    half = originals.read_fedbn([tmp_path / f"fedbn/SVHN/partitions/train_part{i}.pkl" for i in range(10)])
     assert_array_equal(half.labels, made.labels(100))
     assert_array_equal(half.images(np.arange(100)), x)
 
@@ -129,10 +129,10 @@ def test_both_versions_of_cifar10_are_read_packed_or_not(tmp_path, version, unpa
 def test_a_damaged_file_is_named_with_what_it_should_be(tmp_path):
     whole = made.idx(made.labels(10))
     cases = {
-        "idx bytes": lambda f: digits.read_idx(f, 1),
-        "libsvm lines": digits.usps,
-        "MATLAB 5 file": digits.from_matlab,
-        "pickle of plain arrays": lambda f: digits.read_fedbn([f]),
+        "idx bytes": lambda f: originals.read_idx(f, 1),
+        "libsvm lines": originals.usps,
+        "MATLAB 5 file": originals.from_matlab,
+        "pickle of plain arrays": lambda f: originals.read_fedbn([f]),
     }
     for data in (b"", b"nonsense", whole[:20], gzip.compress(b"\0\0\x0d\1\0\0\0\0")):
         file = made.write(tmp_path / "bad.file", data)
@@ -145,13 +145,13 @@ def test_images_and_labels_must_match(tmp_path):
     images = made.write(tmp_path / "x", made.idx(np.zeros((4, 28, 28))))
     for y in (made.labels(5), np.full(4, 10)):
         with pytest.raises(UserError, match="images"):
-            digits.mnist(images, made.write(tmp_path / "y", made.idx(y)))
+            originals.mnist(images, made.write(tmp_path / "y", made.idx(y)))
 
 
 def test_a_listed_name_cannot_lead_out_of_its_folder(tmp_path):
     made.write(tmp_path / "mnist_m_train_labels.txt", b"../secret.png 3\n")
     with pytest.raises(UserError, match="leads out of the folder"):
-        digits.mnist_m(tmp_path, "train")
+        originals.mnist_m(tmp_path, "train")
 
 
 def test_an_incomplete_cifar_archive_is_refused(tmp_path):

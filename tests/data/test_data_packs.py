@@ -9,9 +9,10 @@ from numpy.testing import assert_array_equal
 
 from helpers.originals import encoded
 from splitmix.core.errors import UserError
-from splitmix.data.benchmarks import DOMAINNET, OFFICE, PACS, packed_task, read_pack
+from splitmix.data.benchmarks import DOMAINNET, OFFICE, PACS, packed_domains, read_pack
 from splitmix.data.prepare.pictures import PackedPicture
 from splitmix.data.prepare.store import write_pack
+from splitmix.data.tasks import find_task
 
 
 def pictures(counts=(12, 8, 20), tests=4):
@@ -67,7 +68,7 @@ def test_a_damaged_picture_is_named(pack):
 
 def test_a_missing_pack_is_named_with_the_command_that_makes_it(tmp_path):
     with pytest.raises(UserError, match=r"PACS data is missing under .*pacs_96\.npz.*splitmix data prepare"):
-        packed_task(PACS, tmp_path)
+        packed_domains(PACS, tmp_path)
 
 
 def test_classes_have_one_name_each():
@@ -82,4 +83,4 @@ def test_the_real_packs_have_the_counts_of_their_authors():
     for known, expected in counts:
         domains = read_pack(root / known.file(96), even=False)
         assert [len(d.y_train) + len(d.y_test) for d in domains] == expected
-        assert packed_task(known, root).train.images.shape[1:] == (96, 96, 3)
+        assert find_task(known.name, root=root).image == (96, 96, 3)

@@ -12,7 +12,7 @@ from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.data import prepare
 from splitmix.data.benchmarks import DOMAINNET, OFFICE, PACS, read_pack
-from splitmix.data.prepare import conversions, sources
+from splitmix.data.prepare import conversions, originals
 from splitmix.data.prepare.conversions import NEEDS, STAND_INS, WAYS, stratified
 from splitmix.data.tasks import TASKS, find_task
 
@@ -80,9 +80,7 @@ def test_the_small_cifar10_has_the_first_images_of_each_class_in_their_order(tmp
     x = np.arange(30_000, dtype=np.int64)
     y = x // 5 % 10
     images = (x[:, None, None, None] % 251).astype(np.uint8)
-    monkeypatch.setattr(
-        conversions.cifar, "read_cifar10", lambda _: dict.fromkeys(conversions.cifar.BATCHES, (images, y))
-    )
+    monkeypatch.setattr(originals, "read_cifar10", lambda _: dict.fromkeys(originals.BATCHES, (images, y)))
     conversions.write_cifar10(tmp_path, tmp_path / "small.npz", small=True)
     with np.load(tmp_path / "small.npz") as found:
         assert np.bincount(found["y_train"]).tolist() == [1000] * 10
@@ -191,7 +189,7 @@ def test_downloads_use_the_first_way_that_can_be_fetched(tmp_path, monkeypatch):
 
     monkeypatch.setattr(prepare, "fetch", fetch)
     told = quiet("cifar10", tmp_path, download=True)
-    assert asked == [(sources.CIFAR_BINARY.url, sources.CIFAR_BINARY.md5)]
+    assert asked == [(conversions.CIFAR_BINARY.url, conversions.CIFAR_BINARY.md5)]
     assert told[0].startswith("fetched cifar10/cifar-10-binary.tar.gz, sha256 ")
     with pytest.raises(UserError, match="pacs data is missing"):
         quiet("pacs", tmp_path, download=True)

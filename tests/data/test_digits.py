@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 
 from splitmix.core.errors import UserError
-from splitmix.data.benchmarks import DIGITS_FILES, SYNTH_SUBSTITUTE, cifar_task, digits_domains, digits_task
+from splitmix.data.benchmarks import DIGITS_FILES, SYNTH_SUBSTITUTE, cifar_domain, digits_domains
 from splitmix.data.partition import Classes
-from splitmix.data.task import describe_task
+from splitmix.data.task import Task, describe_task
+from splitmix.data.tasks import find_task
 
 GREY = ("mnist", "usps")
+
+
+def made(name: str, root: Path, seed: int = 0, **settings) -> Task:
+    return find_task(name, root=root, seed=seed, settings=settings)
 
 
 def write(file, shape, rows, tests):
@@ -43,7 +48,7 @@ def test_domains_come_in_fedbns_order_in_colour_and_three_tenths_of_the_smallest
 
 
 def test_ten_clients_per_domain_have_consecutive_rows(root):
-    task = digits_task(root)
+    task = made("digits", root)
     assert len(task.shards) == 50
     assert (task.net, task.classes, task.augment) == ("digit", 10, False)
     assert [s.tolist() for s in (task.shards[11].train, task.shards[11].val)] == [[33, 34], [35]]
@@ -62,7 +67,7 @@ def test_missing_files_are_all_named_with_the_way_to_set_the_root(root):
     (root / DIGITS_FILES["usps"]).unlink()
     (root / DIGITS_FILES["mnist_m"]).unlink()
     with pytest.raises(UserError) as caught:
-        digits_task(root)
+        made("digits", root)
     message = str(caught.value)
     for piece in ("usps.npz, digits/mnist_m.npz", str(root), "x_train", "--data-root", "SPLITMIX_DATA"):
         assert piece in message
@@ -76,30 +81,30 @@ def test_a_file_with_unequal_arrays_is_named(root):
 
 
 def test_cifar_clients_hold_three_classes_unless_asked_otherwise(root):
-    task = cifar_task(root, clients=20)
+    task = made("cifar10", root, clients=20)
     assert (task.net, task.augment, task.domains) == ("preresnet18", True, ("cifar10_small",))
     assert describe_task(task)[0]["classes per client"] == "3"
-    iid = cifar_task(root, clients=10, partition="iid", val_ratio=0.5)
+    iid = made("cifar10", root, clients=10, partition="iid", val_ratio=0.5)
     assert {(len(s.train), len(s.val), len(s.test)) for s in iid.shards} == {(10, 10, 10)}
-    assert describe_task(cifar_task(root, 1, clients=20, partition=Classes(2)))[0]["classes per client"] == "2"
+    assert describe_task(made("cifar10", root, 1, clients=20, partition=Classes(2)))[0]["classes per client"] == "2"
 
 
 def test_the_whole_cifar_comes_before_its_subset_and_can_be_halved(root):
     write(root / "cifar10.npz", (8, 8, 3), rows=250, tests=100)
-    assert cifar_task(root, clients=20).domains == ("cifar10",)
-    assert cifar_task(root, clients=20, small=True).domains == ("cifar10_small",)
-    half = cifar_task(root, clients=10, partition="iid", percent=0.5)
+    assert made("cifar10", root, clients=20).domains == ("cifar10",)
+    assert made("cifar10-small", root, clients=20).domains == ("cifar10_small",)
+    half = made("cifar10-half", root, clients=10, partition="iid")
     assert half.train.images[:, 0, 0, 0].tolist() == list(range(125))
     assert len(half.test.labels) == 100
     with pytest.raises(UserError, match=r"percent 0 is outside"):
-        cifar_task(root, percent=0)
+        cifar_domain(root, percent=0)
     with pytest.raises(UserError, match=r"CIFAR-10 data is missing under .*cifar10\.npz"):
-        cifar_task(root / "nowhere")
+        made("cifar10", root / "nowhere")
 
 
 @pytest.mark.skipif("SPLITMIX_DATA" not in os.environ, reason="SPLITMIX_DATA is not set")
 def test_the_real_digits_have_the_papers_counts():
-    task = digits_task(Path(os.environ["SPLITMIX_DATA"]))
+    task = made("digits", Path(os.environ["SPLITMIX_DATA"]))
     assert {len(s.train) for s in task.shards} == {111, 112}
     assert {len(s.val) for s in task.shards} == {111}
     assert len(task.train.labels) == 5 * 2229

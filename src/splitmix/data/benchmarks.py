@@ -1,7 +1,7 @@
 """Benchmarks: digits and CIFAR-10 in `.npz` files; DomainNet, Office-Caltech10 and PACS in packs of small pictures."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from splitmix.core.errors import UserError
 from splitmix.core.reproducible import rng_for
 from splitmix.data.folder import load_arrays, read_split, require_files
-from splitmix.data.partition import ByDomain, Partitioner
-from splitmix.data.task import Domain, Task, make_task
+from splitmix.data.task import Domain
 
 DIGITS_FILES = {  # in FedBN's order
     "mnist": "digits/mnist.npz",
@@ -46,26 +45,6 @@ def digits_domains(root: Path, percent: float = 0.3) -> tuple[Domain, ...]:
     )
 
 
-def digits_task(
-    root: Path, seed: int = 0, *, percent: float = 0.3, clients_per_domain: int = 10, val_ratio: float = 0.5
-) -> Task:
-    """The paper's digits task: 50 clients with 111 or 112 training rows each, and as many for validation.
-
-    Shares are runs of consecutive rows (the files are shuffled already), so the seed changes nothing in the data.
-    """
-    domains = digits_domains(root, percent)
-    return make_task(
-        "digits",
-        domains,
-        clients=clients_per_domain * len(domains),
-        partition=ByDomain(shuffle=False),
-        val_ratio=val_ratio,
-        seed=seed,
-        net="digit",
-        classes=10,
-    )
-
-
 def cifar_domain(root: Path, *, small: bool = False, percent: float = 1.0) -> Domain:
     """CIFAR-10 as one domain, with the first part of its training images; its name tells the whole from the subset.
 
@@ -77,33 +56,6 @@ def cifar_domain(root: Path, *, small: bool = False, percent: float = 1.0) -> Do
     x_train, y_train, x_test, y_test = read_split(require_files(root, [file], "CIFAR-10")[0])
     rows = max(1, int(len(y_train) * percent))
     return Domain(file.removesuffix(".npz"), x_train[:rows], y_train[:rows], x_test, y_test)
-
-
-def cifar_task(
-    root: Path,
-    seed: int = 0,
-    *,
-    name: str = "cifar10",
-    small: bool = False,
-    percent: float = 1.0,
-    partition: str | Mapping[str, Any] | Partitioner = "classes",
-    clients: int = 100,
-    val_ratio: float = 0.1,
-    same_test_classes: bool = True,
-) -> Task:
-    """The paper's CIFAR-10 task: 100 clients with three classes each; `partition="iid"` for its even split."""
-    return make_task(
-        name,
-        [cifar_domain(root, small=small, percent=percent)],
-        clients=clients,
-        partition=partition,
-        val_ratio=val_ratio,
-        seed=seed,
-        net="preresnet18",
-        augment=True,
-        classes=10,
-        same_test_classes=same_test_classes,
-    )
 
 
 def _files(root: Path) -> dict[str, str]:
@@ -180,32 +132,10 @@ PACS = PackedSet(
 SETS = {known.name: known for known in (DOMAINNET, OFFICE, PACS)}
 
 
-def packed_task(
-    known: PackedSet,
-    root: Path,
-    seed: int = 0,
-    *,
-    size: int = SIZES[0],
-    clients: int | None = None,
-    partition: Any = "domain",
-    val_ratio: float = 0.3,
-) -> Task:
-    """The paper's DomainNet setting, also for other sets: five clients per domain, three tenths for validation.
-
-    Training pictures are flipped and turned at random.
-    """
+def packed_domains(known: PackedSet, root: Path, size: int = SIZES[0]) -> tuple[Domain, ...]:
+    """The domains of a set, in pictures of a size."""
     (file,) = require_files(root, [known.file(size)], known.title, format="a pack of JPEGs")
-    return make_task(
-        known.task(size),
-        read_pack(file, even=known.even),
-        clients=clients or 5 * len(known.domains),
-        partition=partition,
-        val_ratio=val_ratio,
-        seed=seed,
-        net="alexnet",
-        augment="turn",
-        classes=len(known.class_names),
-    )
+    return read_pack(file, even=known.even)
 
 
 def read_pack(file: Path, *, even: bool = True) -> tuple[Domain, ...]:

@@ -1,15 +1,16 @@
 """The table of tasks: a name, what the data is, and how it is made."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.data.benchmarks import SETS, SIZES, PackedSet, cifar_task, digits_task, packed_task
+from splitmix.data.benchmarks import SETS, SIZES, PackedSet, cifar_domain, digits_domains, packed_domains
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.mini import mini_domains
-from splitmix.data.task import Task, make_task
+from splitmix.data.partition import ByDomain
+from splitmix.data.task import Domain, Task, TaskSettings, make_task
 
 GivenSettings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set
 
@@ -57,36 +58,47 @@ def task_about(name: str) -> str:
     )
 
 
-def _mini(root: Path | None, seed: int, settings: GivenSettings) -> Task:
-    defaults = {"clients": 20, "val_ratio": 0.25}
-    return make_task("mini", mini_domains(), seed=seed, **{**defaults, **settings})
+def _benchmark(
+    name: str,
+    about: str,
+    domains: Callable[[Path | None], Sequence[Domain]],
+    check: Callable[[GivenSettings], None] = lambda settings: None,
+    **defaults: Unpack[TaskSettings],
+) -> dict[str, TaskEntry]:
+    """A line of the table: the domains, and how they are dealt unless the user says otherwise."""
 
-
-def _digits(root: Path | None, seed: int, settings: GivenSettings) -> Task:
-    _only(settings, "digits", ("clients", "val_ratio"))
-    own = {key: value for key, value in settings.items() if key != "clients"}
-    if "clients" in settings:
-        own["clients_per_domain"], odd = divmod(settings["clients"], 5)
-        if odd:
-            raise UserError(
-                f"{settings['clients']} clients cannot be spread evenly over 5 domains; give a multiple of 5"
-            )
-    return digits_task(data_root(root), seed, **own)
-
-
-def _cifar(about: str, **fixed: Any) -> TaskEntry:
     def make(root: Path | None, seed: int, settings: GivenSettings) -> Task:
-        return cifar_task(data_root(root), seed, **fixed, **settings)
+        check(settings)
+        return make_task(name, domains(root), seed=seed, **{**defaults, **settings})
 
-    return TaskEntry(about, make)
+    return {name: TaskEntry(about, make)}
 
 
-def _packed(known: PackedSet, size: int) -> TaskEntry:
-    def make(root: Path | None, seed: int, settings: GivenSettings) -> Task:
-        return packed_task(known, data_root(root), seed, size=size, **settings)
+def _check_digits(settings: GivenSettings) -> None:
+    for key in settings:
+        if key not in ("clients", "val_ratio"):
+            raise UserError(f"the task 'digits' has its own {key}; it can be given only clients, val_ratio")
+    if settings.get("clients", 0) % 5:
+        raise UserError(f"{settings['clients']} clients cannot be spread evenly over 5 domains; give a multiple of 5")
 
-    what = f"{len(known.class_names)} classes in {len(known.domains)} domains"
-    return TaskEntry(f"{known.title}, {what}, {size}x{size} pixels; needs a data root", make)
+
+def _cifar(name: str, about: str, **chosen: Any) -> dict[str, TaskEntry]:
+    """The paper's CIFAR-10 task: 100 clients with three classes each; `partition="iid"` for its even split."""
+    settings = TaskSettings(
+        clients=100, partition="classes", val_ratio=0.1, net="preresnet18", augment=True, classes=10
+    )
+    return _benchmark(name, about, lambda root: [cifar_domain(data_root(root), **chosen)], **settings)
+
+
+def _packed(known: PackedSet, size: int) -> dict[str, TaskEntry]:
+    """The paper's DomainNet setting, also for other sets: five clients per domain, three tenths for validation.
+
+    Training pictures are flipped and turned at random.
+    """
+    classes, domains = len(known.class_names), len(known.domains)
+    about = f"{known.title}, {classes} classes in {domains} domains, {size}x{size} pixels; needs a data root"
+    settings = TaskSettings(clients=5 * domains, val_ratio=0.3, net="alexnet", augment="turn", classes=classes)
+    return _benchmark(known.task(size), about, lambda root: packed_domains(known, data_root(root), size), **settings)
 
 
 def _nodes(root: Path | None, seed: int, settings: GivenSettings) -> Task:
@@ -96,24 +108,27 @@ def _nodes(root: Path | None, seed: int, settings: GivenSettings) -> Task:
     )
 
 
-def _only(settings: GivenSettings, task: str, allowed: tuple[str, ...]) -> None:
-    for key in settings:
-        if key not in allowed:
-            raise UserError(f"the task '{task}' has its own {key}; it can be given only {', '.join(allowed)}")
-
-
 TASKS: dict[str, TaskEntry] = {
-    "mini": TaskEntry(
-        "handwritten and printed digits in four domains, made here from scikit-learn's UCI digits", _mini
+    **_benchmark(
+        "mini",
+        "handwritten and printed digits in four domains, made here from scikit-learn's UCI digits",
+        lambda root: mini_domains(),
+        clients=20,
+        val_ratio=0.25,
     ),
-    "digits": TaskEntry(
-        "MNIST, SVHN, USPS, SynthDigits (or a substitute, named so), and MNIST-M; needs a data root", _digits
+    **_benchmark(  # the paper's: shares are runs of consecutive rows, as the files are shuffled already
+        "digits",
+        "MNIST, SVHN, USPS, SynthDigits (or a substitute, named so), and MNIST-M; needs a data root",
+        lambda root: digits_domains(data_root(root)),
+        _check_digits,
+        clients=50,
+        partition=ByDomain(shuffle=False),
+        val_ratio=0.5,
+        classes=10,
     ),
-    "cifar10": _cifar("CIFAR-10, or a class-balanced subset where only that is there; needs a data root"),
-    "cifar10-half": _cifar("the same with the first half of the training images", name="cifar10-half", percent=0.5),
-    "cifar10-small": _cifar(
-        "the class-balanced subset: 10,000 images to train on, 2,000 to test on", name="cifar10-small", small=True
-    ),
-    **{known.task(size): _packed(known, size) for known in SETS.values() for size in SIZES},
+    **_cifar("cifar10", "CIFAR-10, or a class-balanced subset where only that is there; needs a data root"),
+    **_cifar("cifar10-half", "the same with the first half of the training images", percent=0.5),
+    **_cifar("cifar10-small", "the class-balanced subset: 10,000 images to train on, 2,000 to test on", small=True),
+    **{name: entry for known in SETS.values() for size in SIZES for name, entry in _packed(known, size).items()},
     "nodes": TaskEntry("whatever images the nodes of a federation hold; only with --engine flower", _nodes),
 }

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 from splitmix import __version__
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.data.prepare.conversions import NEEDS, STAND_INS, WAYS, Way
-from splitmix.data.prepare.sources import Original
+from splitmix.data.prepare.conversions import NEEDS, STAND_INS, WAYS, Original, Way
 from splitmix.data.prepare.store import Watch, digest_of, fetch
 
 Tell = Callable[[str], None]
