@@ -21,7 +21,7 @@ import torch
 from evidence import in_turns, publish
 
 from splitmix.runtime.export import Exported, export_bases, export_mix
-from splitmix.runtime.export.onnx_file import Onnx
+from splitmix.runtime.export.formats import Onnx
 from splitmix.runtime.model import Model
 
 ROOT = Path(__file__).parent.parent

@@ -9,8 +9,7 @@ import pytest
 from cyclopts import App
 
 from splitmix import __version__
-from splitmix.cli import main
-from splitmix.cli.commands import COMMANDS, command_line, help_of
+from splitmix.cli import COMMANDS, command_line, help_of, main
 
 HEAVY = ("torch", "numpy", "pydantic", "matplotlib")
 LISTED = f"""
@@ -61,7 +60,7 @@ def test_a_command_is_one_file_and_one_line_in_the_table(bundle, tmp_path, monke
 
 def test_a_package_that_is_half_gone_takes_no_command_with_it(monkeypatch, capsys):
     gone = EntryPoint("gone", "no_such_package.commands:app", "splitmix.commands")
-    monkeypatch.setattr("splitmix.cli.commands.entry_points", lambda group: [gone])
+    monkeypatch.setattr("splitmix.cli.entry_points", lambda group: [gone])
     monkeypatch.setattr("splitmix.cli.command_line", command_line.__wrapped__)
     assert "gone" not in helped(capsys)
 

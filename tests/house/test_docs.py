@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from splitmix.attacks import ATTACKS
-from splitmix.cli import main
-from splitmix.cli.commands import command_line
+from splitmix.cli import command_line, main
 from splitmix.core.types import Setting
 from splitmix.core.width import parse_width
 from splitmix.data import tasks

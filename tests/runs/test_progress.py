@@ -63,7 +63,7 @@ def test_the_command_lets_tensorboard_watch(here, monkeypatch, capsys):
     def asked(*given, watchers, **more):
         raise UserError(f"watched by {', '.join(type(watcher).__name__ for watcher in watchers)}")
 
-    monkeypatch.setattr("splitmix.cli.train.run_in_folder", asked)
+    monkeypatch.setattr("splitmix.cli.run.run_in_folder", asked)
     with pytest.raises(SystemExit):
         main([*TRAIN, "--out", "watched", "--tensorboard"])
     assert "watched by Lines, Board" in capsys.readouterr().err

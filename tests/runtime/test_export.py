@@ -16,7 +16,7 @@ from splitmix.nets import NETS
 from splitmix.runs.bundling import Packing
 from splitmix.runtime import export
 from splitmix.runtime.export import CHECKED_DIALS, MOST, difference, export_bases, export_mix
-from splitmix.runtime.export.onnx_file import Onnx
+from splitmix.runtime.export.formats import Onnx
 from splitmix.runtime.export.plain import has_dial, plain_graph
 from splitmix.runtime.model import Model
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from splitmix.cli.cost import image_size
+from splitmix.cli.lists import image_size
 from splitmix.cli.options import Flag, Json, Words, parse_size, say, show_json, show_rows
 from splitmix.core.errors import UserError
 from splitmix.core.width import parse_dial, parse_width

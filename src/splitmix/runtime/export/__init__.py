@@ -13,9 +13,8 @@ from splitmix import __version__
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width, parse_dial
-from splitmix.runtime.export.onnx_file import Onnx
+from splitmix.runtime.export.formats import Onnx, Pte
 from splitmix.runtime.export.plain import Array, RunFile, plain_graph
-from splitmix.runtime.export.pte_file import Pte
 from splitmix.runtime.model import Model, WidthLike, bases_of
 
 CHECKED_DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)  # where a file with a dial is checked

@@ -1,5 +1,6 @@
-"""A plain graph as an ONNX file: a dozen kinds of nodes, named after the layers of the net, with the weights inside."""
+"""A plain graph as a file: ONNX, a dozen kinds of nodes named after the layers of the net; a program for ExecuTorch."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from typing import Any
@@ -11,7 +12,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional as F
 
 from splitmix.core.errors import UserError
-from splitmix.runtime.export.plain import Array, DialLayer, Fixed, RunFile, Scale, Side
+from splitmix.runtime.export.plain import Array, DialLayer, Fixed, RunFile, Scale, Side, has_dial
 
 OPSET, IR = 17, 8  # of 2022: nothing newer is needed, and older runtimes read it too
 
@@ -60,6 +61,44 @@ class Onnx:
             given = {"x": x, "robust": np.array([robust], np.float32)}
             (logits,) = session.run(["logits"], {name: given[name] for name in names})
             return logits
+
+        return run
+
+
+class Pte:
+    """Programs for ExecuTorch, with kernels of XNNPACK; phones look at one image at a time, so a batch is one."""
+
+    suffix, extra = "pte", "executorch"
+
+    def write(self, graph: fx.GraphModule, image: Sequence[int], about: Mapping[str, str]) -> bytes:
+        """The program of a plain graph: `forward(x)`, or `forward(x, robust)` if it has a dial.
+
+        What there is to say about it are methods of it that take nothing and give a text.
+        """
+        import executorch.exir as exir  # type: ignore[import-not-found, unused-ignore]
+        from executorch.backends.xnnpack.partition import xnnpack_partitioner  # type: ignore[import-not-found, unused-ignore]
+
+        inputs = (torch.zeros(1, *image), torch.zeros(1))[: 1 + has_dial(graph)]
+        with warnings.catch_warnings():  # what the exporter has to say about PyTorch's own insides
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+            program = torch.export.export(graph, inputs)
+            facts = {name.replace(".", "_"): text for name, text in about.items()}
+            partition = [xnnpack_partitioner.XnnpackPartitioner()]
+            edge = exir.to_edge_transform_and_lower(program, partitioner=partition, constant_methods=facts)
+            return bytes(edge.to_executorch().buffer)
+
+    def open(self, data: bytes) -> RunFile:
+        """The program at work, image after image."""
+        from executorch.runtime import Runtime  # type: ignore[import-not-found, unused-ignore]
+
+        program = Runtime.get().load_program(data)
+        method = program.load_method("forward")
+        inputs = method.metadata.num_inputs()
+
+        def run(x: Array, robust: float) -> Array:
+            dial = torch.tensor([robust], dtype=torch.float32)
+            answers = [method.execute([image.clone(), dial][:inputs])[0] for image in torch.from_numpy(x).split(1)]
+            return torch.cat(answers).numpy()
 
         return run
 
