@@ -29,14 +29,8 @@ from splitmix.nets import NETS
 from splitmix.nets.cost import cost
 from splitmix.nets.layers import Linear, norm_eps
 from splitmix.objectives.losses import cross_entropy, mask_absent
-from splitmix_paper.exhibits.widths import (
-    IMAGES,
-    MACS,
-    PARAMETERS,
-    TABLE1_CIFAR10,
-    TABLE1_DIGITS,
-    TABLE1_DOMAINNET,
-)
+from splitmix_paper.exhibits import EXHIBITS
+from splitmix_paper.exhibits.widths import IMAGES, MACS, PARAMETERS
 from splitmix_paper.studies import WIDTHS as NAMES
 
 ATOM, FULL = Width(1, 8), Width(1)
@@ -318,10 +312,8 @@ def test_counting_bases_by_floats_loses_one():
 
 
 def test_sentences_that_the_papers_own_table_contradicts():
-    tables = {"cifar10": TABLE1_CIFAR10, "digits": TABLE1_DIGITS, "domainnet": TABLE1_DOMAINNET}
-    printed = {
-        task: {(place.series, place.key): v for place, v in table.printed.items()} for task, table in tables.items()
-    }
+    tables = {task: EXHIBITS[f"table1-{task}"].printed for task in ("cifar10", "digits", "domainnet")}
+    printed = {task: {(place.series, place.key): v for place, v in table.items()} for task, table in tables.items()}
     worse = {(t, w) for t, at in printed.items() for w in NAMES if at["Split-Mix", w] < at["SHeteroFL", w]}
     assert worse == {(task, w) for task in ("cifar10", "digits") for w in ("1/8", "1/4")}  # "outperforms with the same"
     narrow = {series: value for (series, width), value in printed["cifar10"].items() if width == "1/8"}

@@ -88,6 +88,11 @@ class Claim:
         return found
 
 
+def all_too_short(why: str, *claims: Claim) -> list[Claim]:
+    """Claims on runs that at the scale cpu cannot tell, if there is a reason why."""
+    return [replace(claim, too_short=why) for claim in claims]
+
+
 @dataclass(frozen=True)
 class Gap:
     """By how much one number is above another, and between which values that may well lie."""
@@ -122,7 +127,7 @@ def higher(text: str, *pairs: Pair, too_short: str = "") -> Claim:
     return Claim(text, judge, too_short)
 
 
-def alike(text: str, *pairs: Pair, too_short: str = "") -> Claim:
+def alike(text: str, *pairs: Pair) -> Claim:
     """The two of each pair differ by no more than their noise; printed numbers have none that we know of."""
 
     def judge(cells: Cells) -> Verdict:
@@ -133,10 +138,10 @@ def alike(text: str, *pairs: Pair, too_short: str = "") -> Claim:
         told = _told([gap for gap in gaps if gap.value]) or "no difference at all"
         return Verdict(_together([turned[gap.word] for gap in gaps]), told, _why(gaps))
 
-    return Claim(text, judge, too_short)
+    return Claim(text, judge)
 
 
-def grows(text: str, places: Sequence[Place], *, too_short: str = "") -> Claim:
+def grows(text: str, places: Sequence[Place]) -> Claim:
     """No step falls clearly, and the last is clearly above the first."""
 
     def judge(cells: Cells) -> Verdict:
@@ -150,10 +155,10 @@ def grows(text: str, places: Sequence[Place], *, too_short: str = "") -> Claim:
         evidence = f"{places[0].heading} at {keys}: {told}; from first to last {whole.text}"
         return Verdict(FAILS if falls else whole.word, evidence, _why([whole]))
 
-    return Claim(text, judge, too_short)
+    return Claim(text, judge)
 
 
-def less(text: str, one: Place, other: Place, *, too_short: str = "") -> Claim:
+def less(text: str, one: Place, other: Place) -> Claim:
     """The first is below the second, told as a ratio."""
 
     def judge(cells: Cells) -> Verdict:
@@ -163,7 +168,7 @@ def less(text: str, one: Place, other: Place, *, too_short: str = "") -> Claim:
         ratio = cells[one].mean / cells[other].mean
         return Verdict(gaps[0].word, f"{one.name} is {ratio:.3g} times {other.name}", _why(gaps))
 
-    return Claim(text, judge, too_short)
+    return Claim(text, judge)
 
 
 def gap_between(one: Cell, other: Cell) -> Gap:

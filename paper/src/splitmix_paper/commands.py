@@ -1,41 +1,38 @@
 """The paper's tables and figures: list them, run them, report them."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from splitmix.cli.compare import checked_seeds, make_workshop, repeatable
-from splitmix.cli.options import HERE, Flag, Json, Machine, Numbers, say
+from splitmix.cli.options import HERE, Flag, Json, Machine, Numbers, say, show_rows
 from splitmix.core.errors import UserError, unknown
 
 app = App(name="paper", help=__doc__)
 
 Scale = Annotated[str, Parameter(help="paper (a GPU), cpu (two cores, real data) or smoke (a test).")]
+Out = Annotated[Path | None, Parameter(help="Folder of the runs; default: runs/paper-SCALE.")]
+Seeds = Annotated[Numbers, Parameter(help="Seeds of all runs; default: those of each entry.")]
 
 
 @app.command(name="list")
-def list_entries(*, scale: Scale = "cpu", out: Path | None = None, as_json: Json = False) -> None:
+def list_entries(*, scale: Scale = "cpu", out: Out = None, as_json: Json = False) -> None:
     """List every table and figure, what it takes, and how much of it is done.
 
     Example: splitmix paper list --scale cpu
 
     Parameters
     ----------
-    out
-        Folder of the runs; default: runs/paper-SCALE.
     as_json
         Print JSON.
     """
-    from splitmix.report.tables import Column, Table, show
-    from splitmix_paper.overview import rows_of, time_text
+    from splitmix.report.tables import Column
+    from splitmix_paper.exhibits import EXHIBITS
+    from splitmix_paper.runs import Store, overview
+    from splitmix_paper.texts import time_text
 
-    rows = rows_of(checked_scale(scale), folder(out, scale))
-    if as_json:
-        print(json.dumps(rows, indent=1))
-        return
+    rows = overview([*EXHIBITS.values()], checked_scale(scale), Store(folder(out, scale)))
     columns = [
         Column("name", "name", number=False),
         Column("place", "place", number=False),
@@ -45,21 +42,20 @@ def list_entries(*, scale: Scale = "cpu", out: Path | None = None, as_json: Json
         Column("first", "in the queue", time_text),
         Column("left", "still to come", time_text),
     ]
-    shown = [[row[column.key] for column in columns] for row in rows]
     left = time_text(sum(row["left"] or 0 for row in rows))
     caption = (
         "Times are of two quiet cores. Alone: all runs of an entry. In the queue: without those that entries above it "
         f"have run already. All that is still to come: {left}. Run with: splitmix paper run NAME ..., or all."
     )
-    show(Table(f"The paper's tables and figures at the scale {scale}", columns, shown, caption), Console())
+    show_rows(f"The paper's tables and figures at the scale {scale}", columns, rows, as_json, caption)
 
 
 @app.command(name="run")
 def run_entries(
     *names: str,
     scale: Scale = "cpu",
-    out: Path | None = None,
-    seeds: Numbers = None,
+    out: Out = None,
+    seeds: Seeds = None,
     mixed_precision: Flag = False,
     machine: Machine = HERE,
 ) -> None:
@@ -75,10 +71,6 @@ def run_entries(
     ----------
     names
         Entries of `splitmix paper list`, or all.
-    out
-        Folder of the runs; default: runs/paper-SCALE.
-    seeds
-        Seeds of all runs; default: those of each entry.
     mixed_precision
         Train in bfloat16 where that is safe: faster on a GPU. Such runs are kept apart from the others.
     """
@@ -99,7 +91,7 @@ def report_entries(
     *,
     scale: Scale = "cpu",
     out: Path | None = None,
-    seeds: Numbers = None,
+    seeds: Seeds = None,
     mixed_precision: Flag = False,
     data_root: Path | None = None,
 ) -> None:
@@ -113,8 +105,6 @@ def report_entries(
     ----------
     out
         Folder of the runs, where the report is written too; default: runs/paper-SCALE.
-    seeds
-        Seeds of all runs; default: those of each entry.
     mixed_precision
         Report the runs that were trained so.
     data_root
@@ -130,7 +120,7 @@ def report_entries(
 
 
 @app.command(name="keep")
-def keep_runs(to: Path, *, scale: Scale = "cpu", out: Path | None = None) -> None:
+def keep_runs(to: Path, *, scale: Scale = "cpu", out: Out = None) -> None:
     """Copy finished runs without their weights: all that a report needs, small enough for a repository.
 
     Example: splitmix paper keep results/paper --out runs/paper-cpu
@@ -139,8 +129,6 @@ def keep_runs(to: Path, *, scale: Scale = "cpu", out: Path | None = None) -> Non
     ----------
     to
         Folder for the copies; `paper report` and `paper run` take it as --out.
-    out
-        Folder of the runs; default: runs/paper-SCALE.
     """
     from splitmix_paper.exhibits import EXHIBITS
     from splitmix_paper.runs import Store, jobs_of, keep

@@ -1,6 +1,6 @@
 """What an exhibit is: a table or figure of the paper that owns its runs, its numbers, its claims and its pictures.
 
-To add one, write an object of a class in `exhibits/`, or of a new one, and list it in `exhibits/__init__.py`.
+To add one, list it in `exhibits.toml`, with a class in `exhibits/` or a new one.
 """
 
 import re
@@ -16,7 +16,7 @@ from splitmix.report.drawing import Picture
 from splitmix.report.tables import Table
 from splitmix.runs.config import Config, make_config
 from splitmix_paper.claims import Cell, Claim, Place
-from splitmix_paper.rows import SECONDS, WORK, About, Measured, Row, Rows
+from splitmix_paper.rows import SECONDS, WORK, Measured, Row, Rows, own_settings
 from splitmix_paper.stand_in import stand_in_folder
 from splitmix_paper.studies import STAND_IN, STUDIES, WIDTHS, method_words
 
@@ -66,11 +66,18 @@ class Need:
             settings["task"] = str(stand_in_folder(out.resolve() / STAND_IN))
         return make_config({key: value for key, value in settings.items() if value is not None} | {"seed": seed})
 
-    def about(self, scale: str, config: Config, domains: Iterable[str]) -> About:
+    def about(self, scale: str, config: Config, domains: Iterable[str]) -> dict[str, Any]:
         """What all rows of such a run say of it."""
         data = STUDIES[self.study].data if scale == "cpu" else ""
-        told = (*([data] if data else []), *([SYNTH] if "synth_substitute" in domains else []))
-        return About(self.study, scale, " ".join(method_words(config.method)), config, told)
+        return {
+            "study": self.study,
+            "scale": scale,
+            "method": " ".join(method_words(config.method)),
+            "seed": config.seed,
+            "config": config.digest(),
+            "settings": own_settings(config),
+            "substitutes": [*([data] if data else []), *([SYNTH] if "synth_substitute" in domains else [])],
+        }
 
     def met_by(self, measured: Measured | None) -> bool:
         """Whether all that is shown of it is known."""
@@ -137,6 +144,11 @@ class Exhibit:
 
     shareable = True  # whether its pictures may stand in a repository: images of the data may not
 
+    @staticmethod
+    def read_printed(table: Any) -> Printed:
+        """What the paper prints, from an entry of `exhibits.toml`."""
+        raise NotImplementedError
+
     def needs(self, scale: str) -> Sequence[Need]:
         """The runs that it rests on."""
         return ()
@@ -153,7 +165,7 @@ class Exhibit:
         """What the paper says of it."""
         return ()
 
-    def pictures(self, evidence: "Evidence", cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: "Evidence", cells: Sequence[Cell]) -> Iterator[Draw]:
         """What is drawn, if there is enough to draw."""
         return iter(())
 
@@ -193,6 +205,7 @@ class Evidence:
     scale: str
     rows: Rows
     change: Change = AS_LISTED
+    root: Path | None = None  # of the data, for sample images
 
     @cached_property
     def wanted(self) -> list[tuple[Need, int, Config]]:

@@ -76,7 +76,7 @@ def check_older(file: Path) -> None:
 
 def read_shown(scale: str, rows: Rows, change: Change = AS_LISTED, root: Path | None = None) -> list[Shown]:
     """Every exhibit with all that is known of it, in the order of the paper."""
-    return [Shown(Evidence(exhibit, scale, rows, change), root) for exhibit in in_order_of_the_paper()]
+    return [Shown(Evidence(exhibit, scale, rows, change, root)) for exhibit in in_order_of_the_paper()]
 
 
 def headline(scale: str, shown: Sequence[Shown]) -> str:

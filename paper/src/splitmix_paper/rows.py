@@ -29,6 +29,7 @@ NORMS = ("batch", "client", "tracked", "local")  # those that tables show
 ACCURACY, SECONDS, ROUND = "accuracy", "seconds", "seconds of a round"
 DOWNLOAD, WORK, REACHED, BUDGET = "bytes down in a round", "MACs in a round", "share of the net trained", "budget"
 WORST = "worst difference from FedAvg"
+Number = tuple[str, float, dict[str, Any]]  # what was measured, its value, and where
 
 
 def _short(value: float) -> float:
@@ -172,33 +173,6 @@ def read_rows(file: Path) -> list[Row]:
     return found
 
 
-@dataclass(frozen=True)
-class About:
-    """What the rows of a run have in common."""
-
-    study: str
-    scale: str
-    method: str
-    config: Config
-    substitutes: tuple[str, ...] = ()
-    source: str = RUN
-
-    def row(self, measure: str, value: float, **more: Any) -> Row:
-        return Row(
-            study=self.study,
-            scale=self.scale,
-            method=self.method,
-            seed=self.config.seed,
-            config=self.config.digest(),
-            settings=own_settings(self.config),
-            substitutes=self.substitutes,
-            measure=measure,
-            value=value,
-            source=self.source,
-            **more,
-        )
-
-
 def own_settings(config: Config) -> dict[str, Setting]:
     """What sets a config apart from the defaults of its task; its norms and its seed are always named."""
     usual = make_config({"task": config.task}).model_dump(mode="json")
@@ -207,59 +181,56 @@ def own_settings(config: Config) -> dict[str, Setting]:
     return {key: value for key, value in named.items() if key in kept or value != usual[key]}
 
 
-def rows_of_run(folder: Path, about: About) -> Iterator[Row]:
-    """Everything that tables and pictures show of a finished run."""
+def rows_of_run(folder: Path, about: Mapping[str, Any]) -> Iterator[Row]:
+    """Everything that tables and pictures show of a finished run; `about` is what its rows have in common."""
+    for measure, value, more in _numbers(folder):
+        yield Row(**about, measure=measure, value=value, **more)
+
+
+def _numbers(folder: Path) -> Iterator[Number]:
     result, metrics = read_result(folder), read_metrics(folder)
     for score in result["scores"]:
         if score.get("norm", NORMS[0]) in NORMS:
-            yield about.row(
-                ACCURACY,
-                score["accuracy"],
-                split=score.get("split", "test"),
-                norm=score.get("norm"),
-                width=score["width"],
-                clients=score.get("clients") or None,
-                domains=score.get("domains"),
-            )
-    yield from _curves(about, metrics)
-    yield about.row(SECONDS, max(round_seconds(metrics), result.get("seconds", 0.0)))
+            more = {key: score.get(key) for key in ("norm", "width", "domains")}
+            clients = score.get("clients") or None
+            yield ACCURACY, score["accuracy"], {**more, "split": score.get("split", "test"), "clients": clients}
+    yield from _curves(metrics)
+    yield SECONDS, max(round_seconds(metrics), result.get("seconds", 0.0)), {}
     if times := [row["seconds"] for row in metrics if row["kind"] == "round" and "seconds" in row]:
-        yield about.row(ROUND, median(times))
-    clients = scored_clients(result) or result["clients"]
-    budgets = [float(parse_width(client["budget"])) for client in clients]
-    homes = tuple(client["domain"] for client in clients)
-    yield about.row(BUDGET, fmean(budgets), clients=budgets, homes=homes)
+        yield ROUND, median(times), {}
+    asked = scored_clients(result) or result["clients"]
+    budgets = [float(parse_width(client["budget"])) for client in asked]
+    yield BUDGET, fmean(budgets), {"clients": budgets, "homes": [client["domain"] for client in asked]}
     if (costs := read_costs(folder)) is not None:
-        yield from _costs(about, result, costs)
+        yield from _costs(result, costs)
     if (folder / "grid.json").exists():
-        yield from _grid(about, read_grid(folder / "grid.json"))
+        yield from _grid(read_grid(folder / "grid.json"))
 
 
-def _curves(about: About, metrics: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+def _curves(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Number]:
     curves: dict[str, list[tuple[int, float]]] = {}
     for row in metrics:
         if row["kind"] == "score" and row.get("split", "val") == "val":
             curves.setdefault(row["width"], []).append((row["round"] + 1, row["accuracy"]))
     for width in sorted(curves, key=parse_width):
-        points = tuple(curves[width])
-        yield about.row(ACCURACY, points[-1][1], split="val", width=width, curve=points)
+        yield ACCURACY, curves[width][-1][1], {"split": "val", "width": width, "curve": curves[width]}
 
 
-def _costs(about: About, result: Result, costs: StoredCosts) -> Iterator[Row]:
+def _costs(result: Result, costs: StoredCosts) -> Iterator[Number]:
     rounds = max(1, result.get("rounds", 1))
     for measure, spent in ((DOWNLOAD, costs["down"]), (WORK, costs["macs"])):
         each = [value / rounds for value in spent]
-        yield about.row(measure, fmean(each), clients=each)
+        yield measure, fmean(each), {"clients": each}
     found = costs["coverage"]
     reached = {name: dict(zip(found["slices"], row, strict=True)) for name, row in found["reached"].items()}
-    yield about.row(REACHED, min(found["domains"].values()), domains=found["domains"], reached=reached)
+    yield REACHED, min(found["domains"].values()), {"domains": found["domains"], "reached": reached}
 
 
-def _grid(about: About, grid: Mapping[str, Any]) -> Iterator[Row]:
+def _grid(grid: Mapping[str, Any]) -> Iterator[Number]:
     shared = {key: grid[key] for key in ("split", "norm", "samples", "images")}
     under = {"attack": grid["attack"], "weak": grid["weak"]}
     for row in grid["rows"]:
         at = {**shared, "width": row["width"], "robust": row["robust"]}
         for kind, more in (("clean", {}), ("attacked", under)):
             if row[kind] is not None:
-                yield about.row(ACCURACY, row[kind], clients=row.get(f"{kind}_clients"), **at, **more)
+                yield ACCURACY, row[kind], {**at, **more, "clients": row.get(f"{kind}_clients")}

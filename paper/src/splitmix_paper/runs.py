@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from splitmix.attacks import find_attack
 from splitmix.compare.costs_file import costs_of, write_costs
@@ -203,3 +204,31 @@ def keep(jobs: Iterable[Job], to: Path) -> tuple[int, int]:
             copied += 1
     rows.write()
     return copied, there
+
+
+def overview(exhibits: Sequence[Exhibit], scale: str, store: Store) -> list[dict[str, Any]]:
+    """A row for each exhibit, in the order in which all are run; shared runs are counted where they come first."""
+    every, seen = jobs_of(exhibits, scale, store), set()
+    rows = []
+    for exhibit in exhibits:
+        jobs = [job for job in every if exhibit.name in job.exhibits]
+        new = [job for job in jobs if job.digest not in seen]
+        seen |= {job.digest for job in jobs}
+        rows.append(
+            {
+                "name": exhibit.name,
+                "place": exhibit.place,
+                "title": exhibit.title,
+                "runs": f"{sum(job.done for job in jobs)}/{len(jobs)}",
+                "seconds": seconds_of(jobs),
+                "first": seconds_of(new),
+                "left": None if seconds_of(jobs) is None else sum(job.expected for job in new),
+            }
+        )
+    return rows
+
+
+def seconds_of(jobs: Iterable[Job]) -> float | None:
+    """Seconds of all runs, or None where they were not measured."""
+    seconds = [job.whole for job in jobs]
+    return sum(known for known in seconds if known is not None) if None not in seconds else None

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
+from splitmix.compare.statistics import MeanAndSpread, spread_text
 from splitmix.core.width import parse_width
 from splitmix.data.tasks import task_about
 from splitmix.report.drawing import NothingToDrawError, Picture
@@ -16,7 +16,7 @@ from splitmix.report.tables import Column, Table
 from splitmix_paper.claims import FAILS, HOLDS, NOISE, UNKNOWN, UNTESTABLE, WORDS, Cell, Claim, Verdict
 from splitmix_paper.exhibit import Evidence, Exhibit
 from splitmix_paper.studies import FEDAVG
-from splitmix_paper.texts import MeanAndSpread, number_text, signed_text, spread_text, whole_text
+from splitmix_paper.texts import number_text, signed_text
 
 SIGNS = {
     HOLDS: "✓ holds",
@@ -42,7 +42,6 @@ class Shown:
     """All that a report says of an exhibit."""
 
     evidence: Evidence
-    root: Path | None = None  # of the data, for sample images
 
     @property
     def exhibit(self) -> Exhibit:
@@ -87,7 +86,7 @@ class Shown:
     def pictures(self) -> list[Picture]:
         """Each picture for which there is enough to draw; names begin with the exhibit's, so no two are alike."""
         found = []
-        for draw in self.exhibit.pictures(self.evidence, self.cells, self.root) if self.evidence.begun else ():
+        for draw in self.exhibit.pictures(self.evidence, self.cells) if self.evidence.begun else ():
             with suppress(NothingToDrawError):
                 picture = draw()
                 found.append(Picture(f"{self.name}-{picture.name}", picture.figure))
@@ -214,8 +213,8 @@ def heading(key: str) -> str:
 def shown_as(key: str, value: MeanAndSpread | None) -> str:
     """Per cent with one digit, counts with what they need."""
     if key in ("rounds", "outputs", "kernel"):
-        return whole_text(value)
-    return spread_text(value, number_text) if key in ("download", "work", "seconds") else spread_text(value)
+        return spread_text(value and (value[0], None), "{:.0f}".format)
+    return spread_text(value, number_text if key in ("download", "work", "seconds") else "{:.1f}".format)
 
 
 def printed_as(key: str, value: float | None) -> str:

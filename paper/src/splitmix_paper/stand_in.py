@@ -1,42 +1,30 @@
 """A stand-in for tests: a few 8x8 pictures of ten patterns in four tints, and a net to match."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from splitmix.core.reproducible import rng_for
 from splitmix.data.prepare.store import write_arrays
-from splitmix.nets.layers import Conv, Linear, Rescale, norms, scaled
+from splitmix.nets.layers import Conv, Linear, MakeNorm, ScaledNet, scaled
 
 NET = "splitmix_paper.stand_in:SmallNet"
 DOMAINS = {"amber": (1.0, 0.7, 0.3), "blue": (0.3, 0.5, 1.0), "green": (0.4, 1.0, 0.4), "rose": (1.0, 0.4, 0.6)}
 TRAIN, TEST = 24, 12  # pictures of a domain
 
 
-class SmallNet(nn.Module):
+class SmallNet(ScaledNet):
     """One convolution and two linears at any width."""
 
-    stackable = True
-    blocks: ClassVar[Mapping[str, int]] = {"fc1.weight": 16}  # the feature map is 4x4
+    blocks: ClassVar = {"fc1.weight": 16}  # the feature map is 4x4
     image = (8, 8, 3)
 
-    def __init__(
-        self,
-        width: Fraction,
-        *,
-        classes: int = 10,
-        dual: bool = False,
-        film: bool = False,
-        rescale_layers: Rescale = True,
-    ) -> None:
-        super().__init__()
+    def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:
         channels, features = scaled(16, width), scaled(32, width)
-        norm = norms(width, rescale_layers, dual=dual, film=film)
         self.conv1, self.norm1 = Conv(3, channels, 3, padding=1), norm(channels)
         self.fc1, self.norm2 = Linear(channels * 16, features), norm(features)
         self.fc2 = Linear(features, classes)

@@ -1,8 +1,6 @@
-"""How numbers are written in tables: mean and spread, with as many digits as they deserve."""
+"""How numbers are written in tables, with as many digits as they deserve."""
 
-from collections.abc import Callable
-
-MeanAndSpread = tuple[float, float | None]
+from splitmix.report.pages import duration
 
 
 def number_text(value: float | None) -> str:
@@ -22,17 +20,12 @@ def signed_text(value: float | None) -> str:
     return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}"
 
 
-def spread_text(value: MeanAndSpread | None, show: Callable[[float], str] = "{:.1f}".format) -> str:
-    """Mean and spread.
+def time_text(seconds: float | None) -> str:
+    """Minutes are enough.
 
-    >>> spread_text((85.12, 0.4)), spread_text((85.0, None)), spread_text((3.728, 0.111), number_text)
-    ('85.1 ± 0.4', '85.0', '3.73 ± 0.11')
+    >>> time_text(0), time_text(100), time_text(4000), time_text(None)
+    ('-', '2 min', '1 h 7 min', '?')
     """
-    if value is None:
-        return "-"
-    mean, wide = value
-    return show(mean) if wide is None else f"{show(mean)} ± {show(wide)}"
-
-
-def whole_text(value: MeanAndSpread | None) -> str:
-    return "-" if value is None else f"{value[0]:.0f}"
+    if seconds is None:
+        return "?"
+    return "-" if not seconds else duration(max(60, 60 * round(seconds / 60))).removesuffix(" 0 s")

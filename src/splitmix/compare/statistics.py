@@ -1,7 +1,7 @@
 """What is said over seeds and clients: mean and spread, and whether a method is better by more than chance."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev, variance
 from typing import Literal
@@ -13,6 +13,7 @@ from splitmix.core.errors import UserError
 from splitmix.report.tables import percent
 from splitmix.runs.intervals import t_value
 
+MeanAndSpread = tuple[float, float | None]  # of one value there is no spread
 ClientValues = Mapping[int, Sequence[float | None]]  # of each seed the values of its clients; None: not measured
 
 
@@ -107,18 +108,15 @@ def clear_lead(first: Sequence[float], second: Sequence[float]) -> bool:
     return lead > t_value(degrees) * math.sqrt(a + b)
 
 
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None] | None:
+def mean_and_spread(values: Sequence[float]) -> MeanAndSpread | None:
     """Mean and standard deviation over seeds; one seed has no spread, and none have no mean."""
     return (fmean(values), stdev(values) if len(values) > 1 else None) if values else None
 
 
-def spread_text(value: tuple[float, float | None] | None) -> str:
-    """Mean and standard deviation in per cent.
+def spread_text(value: MeanAndSpread | None, show: Callable[[float], str] = percent) -> str:
+    """Mean and standard deviation, in per cent unless they are shown otherwise.
 
-    >>> spread_text((0.8512, 0.004)), spread_text((0.85, None)), spread_text(None)
-    ('85.1 ± 0.4', '85.0', '-')
+    >>> spread_text((0.8512, 0.004)), spread_text(None), spread_text((2, None), "{:.0f}".format)
+    ('85.1 ± 0.4', '-', '2')
     """
-    if value is None:
-        return "-"
-    mean, spread = value
-    return percent(mean) if spread is None else f"{percent(mean)} ± {percent(spread)}"
+    return "-" if value is None else " ± ".join(show(part) for part in value if part is not None)

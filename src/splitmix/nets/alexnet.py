@@ -1,35 +1,23 @@
 """AlexNet with batch norms (256x256 images, or any other size): five convolutions and three linears."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from splitmix.nets.layers import Conv, Linear, Rescale, norms, scaled
+from splitmix.nets.layers import Conv, Linear, MakeNorm, ScaledNet, scaled
 
 
-class AlexNet(nn.Module):
+class AlexNet(ScaledNet):
     """FedBN's AlexNet for photographs and drawings at any width."""
 
-    stackable = True
-    blocks: ClassVar[Mapping[str, int]] = {"fc1.weight": 36}  # the last feature map is pooled to 6x6
+    blocks: ClassVar = {"fc1.weight": 36}  # the last feature map is pooled to 6x6
     image = (256, 256, 3)
     any_size = True  # the adaptive pool makes a map of 6x6 of any image
 
-    def __init__(
-        self,
-        width: Fraction,
-        *,
-        classes: int = 10,
-        dual: bool = False,
-        film: bool = False,
-        rescale_layers: Rescale = True,
-    ) -> None:
-        super().__init__()
+    def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:
         c1, c2, c3, c4, c5, f1, f2 = (scaled(c, width) for c in (64, 192, 384, 256, 256, 4096, 4096))
-        norm = norms(width, rescale_layers, dual=dual, film=film)
         self.conv1, self.norm1 = Conv(3, c1, 11, stride=4, padding=2), norm(c1)
         self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), norm(c2)
         self.conv3, self.norm3 = Conv(c2, c3, 3, padding=1), norm(c3)

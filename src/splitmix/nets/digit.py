@@ -1,34 +1,22 @@
 """The Digit CNN (28x28 images): three convolutions and three linears, each but the last behind a batch norm."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from splitmix.nets.layers import Conv, Linear, Rescale, norms, scaled
+from splitmix.nets.layers import Conv, Linear, MakeNorm, ScaledNet, scaled
 
 
-class Digit(nn.Module):
+class Digit(ScaledNet):
     """FedBN's CNN for digits at any width."""
 
-    stackable = True
-    blocks: ClassVar[Mapping[str, int]] = {"fc1.weight": 49}  # the last feature map is 7x7
+    blocks: ClassVar = {"fc1.weight": 49}  # the last feature map is 7x7
     image = (28, 28, 3)
 
-    def __init__(
-        self,
-        width: Fraction,
-        *,
-        classes: int = 10,
-        dual: bool = False,
-        film: bool = False,
-        rescale_layers: Rescale = True,
-    ) -> None:
-        super().__init__()
+    def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:
         c1, c2, c3, f1, f2 = (scaled(c, width) for c in (64, 64, 128, 2048, 512))
-        norm = norms(width, rescale_layers, dual=dual, film=film)
         self.conv1, self.norm1 = Conv(3, c1, 5, padding=2), norm(c1)
         self.conv2, self.norm2 = Conv(c1, c2, 5, padding=2), norm(c2)
         self.conv3, self.norm3 = Conv(c2, c3, 5, padding=2), norm(c3)

@@ -6,10 +6,10 @@ paper's appendix.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +115,7 @@ def scaled(channels: int, width: Fraction) -> int:
 
 
 Rescale = bool | Literal["released"]
+MakeNorm = Callable[[int], nn.Module]  # of so many channels
 
 
 def norm_eps(width: Fraction, rescale_layers: Rescale) -> float:
@@ -136,7 +137,30 @@ CORNERS = (0.0, 0.1, 0.2, 0.3, 0.4, 1.0)  # dials with a code of their own: thos
 HIDDEN = 16  # more than corners, so that a gamma may take any value at each of them
 
 
-def norms(width: Fraction, rescale_layers: Rescale, *, dual: bool, film: bool) -> Callable[[int], nn.Module]:
+class ScaledNet(nn.Module):
+    """What our nets share: each is made of a width and of norms of one kind, and its bases can be stacked."""
+
+    stackable = True
+    blocks: ClassVar[Mapping[str, int]] = {}  # inputs of a channel, behind a flattened map
+
+    def __init__(
+        self,
+        width: Fraction,
+        *,
+        classes: int = 10,
+        dual: bool = False,
+        film: bool = False,
+        rescale_layers: Rescale = True,
+    ) -> None:
+        super().__init__()
+        self.make_layers(width, classes, norms(width, rescale_layers, dual=dual, film=film))
+
+    def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:
+        """Make the layers of a width; `norm` makes one for so many channels."""
+        raise NotImplementedError
+
+
+def norms(width: Fraction, rescale_layers: Rescale, *, dual: bool, film: bool) -> MakeNorm:
     """What builds the norms of a net from their channels: single or dual ones, or conditioned ones (always dual)."""
     eps, divisor = norm_eps(width, rescale_layers), float(width) if rescale_layers == "released" else 1.0
     kind: Callable[..., nn.Module] = FilmNorm if film else partial(Norm, dual=dual)

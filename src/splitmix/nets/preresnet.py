@@ -1,37 +1,23 @@
 """PreResNet18 (32x32 images): a residual net whose norms stand before its convolutions."""
 
-from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splitmix.nets.layers import Conv, Linear, Rescale, norms, scaled
+from splitmix.nets.layers import Conv, Linear, MakeNorm, ScaledNet, scaled
 
 
-class PreResNet18(nn.Module):
+class PreResNet18(ScaledNet):
     """HeteroFL's ResNet for small images at any width: four stages of two blocks."""
 
-    stackable = True
     stack = 2  # more bases side by side gain nothing in training, or lose, depending on the processor
-    blocks: ClassVar[Mapping[str, int]] = {}  # the last feature map is averaged, not flattened
     image = (32, 32, 3)
 
-    def __init__(
-        self,
-        width: Fraction,
-        *,
-        classes: int = 10,
-        dual: bool = False,
-        film: bool = False,
-        rescale_layers: Rescale = True,
-    ) -> None:
-        super().__init__()
+    def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:
         sizes = [scaled(c, width) for c in (64, 64, 64, 128, 128, 256, 256, 512, 512)]
         strides = (1, 1, 2, 1, 2, 1, 2, 1)
         # whatever flows into a norm here, the sums of the residual stream included, is a multiple of 1/width
-        norm = norms(width, rescale_layers, dual=dual, film=film)
         self.conv = Conv(3, sizes[0], 3, padding=1, bias=False)
         self.body = nn.ModuleList(
             Block(inputs, outputs, norm=norm, stride=stride)
@@ -52,7 +38,7 @@ class PreResNet18(nn.Module):
 class Block(nn.Module):
     """Two 3x3 convolutions added to the residual stream; a 1x1 convolution carries it over a change of shape."""
 
-    def __init__(self, inputs: int, outputs: int, *, norm: Callable[[int], nn.Module], stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, norm: MakeNorm, stride: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = norm(inputs), norm(outputs)
         self.conv1 = Conv(inputs, outputs, 3, stride=stride, padding=1, bias=False)

@@ -1,31 +1,24 @@
-"""Every exhibit: the paper's tables and figures, and a few that it does not have."""
+"""Every exhibit of `exhibits.toml`: the paper's tables and figures, and a few that it does not have."""
 
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
 
 from splitmix.core.errors import UserError, unknown
 from splitmix_paper.exhibit import Exhibit
-from splitmix_paper.exhibits.ablation import TABLE4
-from splitmix_paper.exhibits.budgets import FIGURE11A, FIGURE11B, FIGURE11C, FIGURE12
-from splitmix_paper.exhibits.clients import DOMAINS_DIGITS, FIGURE5, FIGURE6
-from splitmix_paper.exhibits.curves import FIGURE2, FIGURE4, FIGURE9, FIGURE13
-from splitmix_paper.exhibits.dials import FIGURE7A, FIGURE7B, FIGURE7C, FIGURE7D, JOINT_DIGITS
-from splitmix_paper.exhibits.nets import FIGURE10, TABLE2, TABLE3
-from splitmix_paper.exhibits.widths import (
-    TABLE1_CIFAR10,
-    TABLE1_DIGITS,
-    TABLE1_DOMAINNET,
-    TABLE5_HALF,
-    TABLE5_IID,
-    WEIGHTING,
-)
 
-# cheap and important ones first: this is the order in which `all` is run
-_LISTED: tuple[Exhibit, ...] = (
-    *(FIGURE10, TABLE2, TABLE3, FIGURE11C, FIGURE11B, WEIGHTING, JOINT_DIGITS, TABLE4, TABLE1_DIGITS, FIGURE9, FIGURE5),
-    *(DOMAINS_DIGITS, FIGURE12, FIGURE11A, TABLE1_DOMAINNET, FIGURE2, FIGURE6, TABLE1_CIFAR10, FIGURE4, FIGURE13),
-    *(TABLE5_IID, TABLE5_HALF, FIGURE7B, FIGURE7D, FIGURE7C, FIGURE7A),
-)
-EXHIBITS: Mapping[str, Exhibit] = {exhibit.name: exhibit for exhibit in _LISTED}
+
+def _exhibit(name: str, kind: str, printed: Any = None, **entry: Any) -> Exhibit:
+    """An exhibit as `exhibits.toml` lists it, of a class in this folder."""
+    module, _, called = kind.partition(".")
+    made: type[Exhibit] = getattr(import_module(f"{__name__}.{module}"), called)
+    return made(name, **entry, printed=made.read_printed(printed) if printed else {})
+
+
+_FILE = files("splitmix_paper") / "exhibits.toml"
+EXHIBITS = {name: _exhibit(name, **entry) for name, entry in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
 
 
 def in_order_of_the_paper() -> list[Exhibit]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from splitmix.core.width import Width
 from splitmix.report.drawing import COLOURS
@@ -12,7 +11,7 @@ from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need
 from splitmix_paper.exhibits.widths import sized_needs
 from splitmix_paper.panels import Panel, Sheet, Stroke, draw_panels, width_strokes
 from splitmix_paper.rows import BUDGET
-from splitmix_paper.studies import FEDAVG, HETEROFL, METHODS, SHETEROFL, SPLITMIX, WIDTHS
+from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, WIDTHS
 
 COHORTS = (2, 5, 10, 20, 50)
 DISTRIBUTIONS = {
@@ -61,7 +60,7 @@ class Budgets(Exhibit):
             for law in self.laws
         ]
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         groups = [DISTRIBUTIONS[law] for law in self.laws]
         sheet = Sheet(
             "budgets", "Who can afford how much", "budget (% of the full width), clients from weak to strong", "client"
@@ -115,30 +114,5 @@ class Contact(Exhibit):
             *(grows(f"Fewer clients, less accuracy: {label} at full width", at[label]) for label in at),
         )
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         yield partial(draw_panels, evidence, by_group(evidence), group_panels(cells, [f"{n} clients" for n in COHORTS]))
-
-
-FIGURE11A = Budgets(
-    "figure11a-skewed",
-    "Figure 11 (a)",
-    "More clients with large budgets",
-    ["fig:vary_budget_dist_skew"],
-    laws=("skewed-8111", "skewed-8211", "skewed-8221", "skewed-8441"),
-)
-FIGURE11B = Budgets(
-    "figure11b-steps",
-    "Figure 11 (b)",
-    "Budgets that rise in steps",
-    ["fig:vary_budget_dist_step"],
-    laws=("steps-eighth", "steps-quarter"),
-)
-FIGURE11C = Budgets(
-    "figure11c-lognormal",
-    "Figure 11 (c)",
-    "Log-normal budgets",
-    ["fig:ln_budget_dist"],
-    laws=("lognormal",),
-    peer=HETEROFL,
-)
-FIGURE12 = Contact("figure12-contact", "Figure 12", "Fewer clients in each round", ["fig:Digits_pr_nuser"])

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import fmean, pstdev
 
 from splitmix.compare.costs_file import ReachedShares
@@ -48,7 +47,7 @@ class Clients(Exhibit):
             less("FedAvg of width 1/8 needs least", Place(FEDAVG[0], "work"), Place(SPLITMIX, "work")),
         )
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         runs = {label: runs.first for label, runs in evidence.runs.items()}
         accuracy = {label: _accuracies(run) for label, run in runs.items()}
         traffic, work = ({label: _each(run, spent) for label, run in runs.items()} for spent in (DOWNLOAD, WORK))
@@ -135,7 +134,7 @@ class Domains(Exhibit):
             ),
         )
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         runs = {label: evidence.runs[label].first for label in (SPLITMIX, SHETEROFL) if label in evidence.runs}
         base = fedavg_of(evidence)
         domains = list(dict.fromkeys(name for run in runs.values() for name in _homes(run)))
@@ -197,27 +196,3 @@ def _worst(run: Measured, base: Mapping[str, Measured], domain: str) -> tuple[fl
     if earlier and earlier.domains and (value := earlier.domains.get(domain)) is not None:
         losses.append((100 * value, []))
     return min(losses, key=lambda loss: loss[0], default=None)
-
-
-FIGURE5 = Clients(
-    "figure5-clients",
-    "Figure 5",
-    "Accuracy, traffic and work of single clients",
-    ["fig:train_efficiency"],
-    unit="as named",
-)
-FIGURE6 = Domains(
-    "figure6-domains",
-    "Figure 6",
-    "Which domain trains what, and what it loses, DomainNet",
-    ["fig:DomainNet_domain_width_mat"],
-    unit="as named",
-    study="domainnet",
-)
-DOMAINS_DIGITS = Domains(
-    "domains-digits",
-    "Beyond the paper",
-    "Which domain trains what, and what it loses, Digits",
-    unit="as named",
-    study="digits",
-)

@@ -7,17 +7,16 @@ that is known for each client.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import ClassVar
 
 from splitmix.report.drawing import GREY, NothingToDrawError, Picture, shade
-from splitmix_paper.claims import Cell, Claim, Place, alike, grows, higher, less
+from splitmix_paper.claims import Cell, Claim, Place, alike, all_too_short, grows, higher, less
 from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Runs
 from splitmix_paper.exhibits.widths import single_runs
 from splitmix_paper.panels import HUES, Panel, Sheet, Stroke, draw_panels
 from splitmix_paper.rows import ACCURACY, ROUND
 from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
 
-LAST = "validation accuracy in % after the last round"
 TIMED = "time of a round"  # the group of the runs that are only timed
 
 
@@ -38,13 +37,31 @@ def last_validation(runs: Runs, width: str, series: str = "") -> Cell | None:
 
 
 @dataclass(frozen=True)
-class Convergence(Exhibit):
-    """How nets of each width learn: FedAvg without budgets, SHeteroFL with them; data sets are groups."""
+class Curves(Exhibit):
+    """How nets learn; data sets are groups."""
 
+    unit: str = "validation accuracy in % after the last round"
     data: Sequence[str] = ()
+    rivals: ClassVar[Sequence[str]]
 
     def needs(self, scale: str) -> Sequence[Need]:
-        return [n for study in self.data for n in single_runs(study, scale, (*FEDAVG, SHETEROFL), group=study)]
+        return [need for study in self.data for need in single_runs(study, scale, self.rivals, group=study)]
+
+    def derived(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Cell]:
+        return test_cells(evidence)
+
+    def claims(self) -> Sequence[Claim]:
+        return [c for s in self.data for c in all_too_short(STUDIES[s].too_short, *self.claims_on(s))]
+
+    def claims_on(self, study: str) -> Iterator[Claim]:
+        """What the paper says of one data set."""
+        raise NotImplementedError
+
+
+class Convergence(Curves):
+    """How nets of each width learn: FedAvg without budgets, SHeteroFL with them."""
+
+    rivals = (*FEDAVG, SHETEROFL)
 
     def cells(self, evidence: Evidence) -> Iterator[Cell]:
         """FedAvg's nets make one series."""
@@ -53,29 +70,16 @@ class Convergence(Exhibit):
             found = (last_validation(runs, width, series) for width in WIDTHS)
             yield from (cell for cell in found if cell is not None)
 
-    def derived(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Cell]:
-        return test_cells(evidence)
-
-    def claims(self) -> Sequence[Claim]:
+    def claims_on(self, study: str) -> Iterator[Claim]:
         """Without budgets wider is better; with budgets the wide slices of one net fall behind."""
-        return [
-            claim
-            for study in self.data
-            for claim in (
-                grows(
-                    f"{study}: FedAvg without budgets: wider is better",
-                    [Place("FedAvg", tested(width), study) for width in WIDTHS],
-                    too_short=STUDIES[study].too_short,
-                ),
-                higher(
-                    f"{study}: with budgets SHeteroFL's full width ends below its narrower ones",
-                    (Place(SHETEROFL, tested("1/2"), study), Place(SHETEROFL, tested("1"), study)),
-                    too_short=STUDIES[study].too_short,
-                ),
-            )
-        ]
+        every = [Place("FedAvg", tested(width), study) for width in WIDTHS]
+        yield grows(f"{study}: FedAvg without budgets: wider is better", every)
+        yield higher(
+            f"{study}: with budgets SHeteroFL's full width ends below its narrower ones",
+            (Place(SHETEROFL, tested("1/2"), study), Place(SHETEROFL, tested("1"), study)),
+        )
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         panels: dict[tuple[str, str], list[Stroke]] = {}
         for runs in evidence.runs.values():
             method = "FedAvg" if runs.need.series in FEDAVG else runs.need.series
@@ -88,15 +92,10 @@ class Convergence(Exhibit):
         yield partial(draw_panels, evidence, sheet, drawn)
 
 
-@dataclass(frozen=True)
-class FullWidth(Exhibit):
-    """How the widest affordable nets learn, on all three data sets of the paper."""
+class FullWidth(Curves):
+    """How the widest affordable nets learn."""
 
-    data: Sequence[str] = ("digits", "domainnet", "cifar10")
-    rivals: Sequence[str] = (SPLITMIX, SHETEROFL, FEDAVG[0])
-
-    def needs(self, scale: str) -> Sequence[Need]:
-        return [need for study in self.data for need in single_runs(study, scale, self.rivals, group=study)]
+    rivals = (SPLITMIX, SHETEROFL, FEDAVG[0])
 
     def cells(self, evidence: Evidence) -> Iterator[Cell]:
         """The last validation at the widest width, and the round in which all of a data set reach the same level."""
@@ -111,28 +110,20 @@ class FullWidth(Exhibit):
                 reached = next(x for x, y in runs.first.curve(widest) if y >= level - 1e-9)
                 yield Cell(Place(runs.need.series, "rounds", group), {next(iter(runs.seeds)): reached})
 
-    def derived(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Cell]:
-        return test_cells(evidence)
-
-    def claims(self) -> Sequence[Claim]:
-        return [claim for study in self.data for claim in self._claims(study, STUDIES[study].too_short)]
-
-    def _claims(self, study: str, short: str) -> Iterator[Claim]:
+    def claims_on(self, study: str) -> Iterator[Claim]:
         ours = Place(SPLITMIX, tested("1"), study)
         yield higher(
             f"{study}: Split-Mix ends above both rivals",
             (ours, Place(SHETEROFL, tested("1"), study)),
             (ours, Place("FedAvg", tested("1/8"), study)),
-            too_short=short,
         )
         yield less(
             f"{study}: Split-Mix needs fewer rounds than SHeteroFL for what both reach",
             Place(SPLITMIX, "rounds", study),
             Place(SHETEROFL, "rounds", study),
-            too_short=short,
         )
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         panels: dict[str, list[Stroke]] = {}
         for runs in evidence.runs.values():
             curve, method = runs.first.curve(runs.first.widths[-1]), runs.need.series
@@ -171,7 +162,7 @@ class WallClock(Exhibit):
             alike("A round of Split-Mix is hardly longer than one of FedAvg of width 1/8", (ours, least)),
         )
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         yield partial(self._draw, evidence, cells)
 
     def _draw(self, evidence: Evidence, cells: Sequence[Cell]) -> Picture:
@@ -190,35 +181,3 @@ class WallClock(Exhibit):
         return draw_panels(
             evidence, Sheet("clock", f"A round takes {told}", below, "minutes of training"), [Panel("", strokes)]
         )
-
-
-FIGURE2 = Convergence(
-    "figure2-convergence",
-    "Figure 2",
-    "Learning curves by width, DomainNet",
-    ["fig:domainnet_split_val_acc_converg"],
-    unit=LAST,
-    data=("domainnet",),
-)
-FIGURE4 = FullWidth(
-    "figure4-full-width",
-    "Figure 4",
-    "Learning curves of the widest affordable nets",
-    ["fig:slimmable_converg_curves"],
-    unit=LAST,
-)
-FIGURE9 = WallClock(
-    "figure9-wall-clock",
-    "Figure 9",
-    "Learning curves by measured time",
-    ["fig:slimmable_converg_curves_time"],
-    unit="seconds of a round",
-)
-FIGURE13 = Convergence(
-    "figure13-convergence",
-    "Figure 13",
-    "Learning curves by width, Digits and CIFAR10",
-    ["fig:ex_split_val_acc_converg"],
-    unit=LAST,
-    data=("digits", "cifar10"),
-)

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from splitmix.report.drawing import COLOURS, GREY, Line, Picture, shade
-from splitmix_paper.claims import Cell, Claim, Place, grows, higher
+from splitmix_paper.claims import Cell, Claim, Place, all_too_short, grows, higher
 from splitmix_paper.exhibit import RELEASED_ATTACK, USUAL_ATTACK, Attacked, Draw, Evidence, Exhibit, Need
 from splitmix_paper.panels import HUES, Panel, Sheet, Stroke, draw_panels
 from splitmix_paper.rows import Measured, Row
@@ -26,9 +25,7 @@ class Dials(Exhibit):
     weights: Sequence[float] = (0, 0.5, 1)  # of the attacked images, in the trainings of FedAvg + AT
     attack: str = RELEASED_ATTACK  # trained against
     images: int | None = None  # of each client, under attack
-    apart: Mapping[float, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # other settings of some weights, at cpu scale
+    apart: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of some weights, at cpu scale
 
     def sweep(self, scale: str) -> Sequence[float]:
         """The weights of a scale: at full scale those of the released sweeps, at the smallest what claims need."""
@@ -45,7 +42,7 @@ class Dials(Exhibit):
         for weight in self.sweep(scale):
             objective = self.objective("adversarial", weight=weight, dual=False)
             own = {"method": {"name": "fedavg", "width": attacked.widths[0]}, "objective": objective}
-            own |= self.apart.get(weight, {}) if scale == "cpu" else {}
+            own |= self.apart.get(f"{weight:g}", {}) if scale == "cpu" else {}
             yield Need(f"{AT} {weight:g}", self.study, own, attacked=attacked)
 
     def objective(self, name: str, **options: Any) -> Any:
@@ -65,7 +62,7 @@ class Dials(Exhibit):
                     if cell is not None:
                         yield cell
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         yield partial(draw_dials, evidence, cells)
 
 
@@ -88,15 +85,15 @@ class JointDials(Dials):
         def at(key: str, dial: str) -> list[Place]:
             return [Place(DAT, key, width=width, dial=dial) for width in WIDTHS]
 
-        short = STUDIES[self.study].too_short
         trades = [
             *zip(at(CLEAN, "0"), at(CLEAN, "1"), strict=True),
             *zip(at(ATTACKED, "1"), at(ATTACKED, "0"), strict=True),
         ]
-        return (
-            grows("Wider is better: clean images, dial at 0", at(CLEAN, "0"), too_short=short),
-            grows("Wider is better: under attack, dial at 1", at(ATTACKED, "1"), too_short=short),
-            higher("The dial trades accuracy for robustness at every width", *trades, too_short=short),
+        return all_too_short(
+            STUDIES[self.study].too_short,
+            grows("Wider is better: clean images, dial at 0", at(CLEAN, "0")),
+            grows("Wider is better: under attack, dial at 1", at(ATTACKED, "1")),
+            higher("The dial trades accuracy for robustness at every width", *trades),
         )
 
 
@@ -119,21 +116,19 @@ class SingleDial(Dials):
     def claims(self) -> Sequence[Claim]:
         clean, robust = Place(DAT, CLEAN, dial="0"), Place(DAT, ATTACKED, dial="1")
         middle = f"{AT} 0.5"
-        short = STUDIES[self.study].too_short
-        return (
+        return all_too_short(
+            STUDIES[self.study].too_short,
             higher(
                 "The dial trades accuracy for robustness",
                 (clean, clean._replace(dial="1")),
                 (robust, robust._replace(dial="0")),
-                too_short=short,
             ),
             higher(
                 "One training with DAT is above FedAvg + AT of the same weight: accurate at one end, robust at another",
                 (clean, Place(middle, CLEAN)),
                 (robust, Place(middle, ATTACKED)),
-                too_short=short,
             ),
-            higher("It is above FedAvg + OAT under attack", (robust, Place(OAT, ATTACKED, dial="1")), too_short=short),
+            higher("It is above FedAvg + OAT under attack", (robust, Place(OAT, ATTACKED, dial="1"))),
         )
 
 
@@ -155,49 +150,3 @@ def draw_dials(evidence: Evidence, cells: Sequence[Cell]) -> Picture:
     told = "accuracy on clean images (%); each point one dial or one training"
     sheet = Sheet("dials", evidence.exhibit.title, told, "accuracy under attack (%)")
     return draw_panels(evidence, sheet, [Panel("", strokes)])
-
-
-JOINT_DIGITS = JointDials(
-    "joint-digits",
-    "Beyond the paper",
-    "Width and robustness together, on Digits",
-    study="attacked-digits",
-    weights=(0, 0.2, 0.5, 1),
-    attack=USUAL_ATTACK,
-    images=20,
-    apart={1: {"clip": 0.0}},  # as it was run, later than the others
-)
-FIGURE7A = SingleDial(
-    "figure7a-cifar10",
-    "Figure 7 (a)",
-    "Robustness against accuracy of one net, CIFAR10",
-    ["fig:oat"],
-    study="attacked-cifar10-x1",
-    cpu_width="1/8",
-    images=5,
-)
-FIGURE7B = SingleDial(
-    "figure7b-digits",
-    "Figure 7 (b)",
-    "Robustness against accuracy of one net, Digits",
-    ["fig:oat"],
-    study="attacked-digits-x1",
-    weights=(0, 0.1, 0.2, 0.3, 0.5, 1),
-    attack=USUAL_ATTACK,
-    images=40,
-)
-FIGURE7C = JointDials(
-    "figure7c-cifar10",
-    "Figure 7 (c)",
-    "Width and robustness together, CIFAR10",
-    ["fig:oat"],
-    study="attacked-cifar10",
-    images=5,
-)
-FIGURE7D = JointDials(
-    "figure7d-domainnet",
-    "Figure 7 (d)",
-    "Width and robustness together, DomainNet",
-    ["fig:oat"],
-    study="attacked-domainnet",
-)

@@ -13,23 +13,12 @@ from splitmix.data.tasks import find_task
 from splitmix.nets import find_net
 from splitmix.report.drawing import NothingToDrawError, Picture, in_style, paper, short
 from splitmix_paper.claims import Cell, Claim, Place, alike
-from splitmix_paper.exhibit import Draw, Evidence, Exhibit
+from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Printed
 from splitmix_paper.stand_in import stand_in_folder
 from splitmix_paper.studies import STAND_IN
 
 SHOWN = 8  # sample images of a domain
 TASKS = {"cpu": ("digits", "office-caltech10"), "paper": ("digits", "domainnet-256")}
-DIGIT_NET = {"conv1": (64, 5), "conv2": (64, 5), "conv3": (128, 5), "fc1": (2048,), "fc2": (512,), "fc3": (10,)}
-ALEXNET = {
-    **{"conv1": (64, 11), "conv2": (192, 5), "conv3": (384, 3), "conv4": (256, 3), "conv5": (256, 3)},
-    **{"fc1": (4096,), "fc2": (4096,), "fc3": (10,)},
-}
-
-
-def _printed(layers: Mapping[str, tuple[int, ...]]) -> dict[Place, float]:
-    """Outputs of each layer, and of convolutions the kernel."""
-    keys = ("outputs", "kernel")
-    return {Place(name, key): value for name, sizes in layers.items() for key, value in zip(keys, sizes, strict=False)}
 
 
 @dataclass(frozen=True)
@@ -38,6 +27,12 @@ class Layers(Exhibit):
 
     unit: str = "outputs, and size of the kernel"
     net: str = ""
+
+    @staticmethod
+    def read_printed(table: Mapping[str, Sequence[float]]) -> Printed:
+        """Outputs of each layer, and of convolutions the kernel."""
+        sized = {name: zip(("outputs", "kernel"), sizes, strict=False) for name, sizes in table.items()}
+        return {Place(name, key): value for name, sizes in sized.items() for key, value in sizes}
 
     def cells(self, evidence: Evidence) -> Iterator[Cell]:
         for name, entry in find_net(self.net)(Width(1)).named_parameters():
@@ -61,10 +56,10 @@ class Samples(Exhibit):
 
     shareable = False
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         here = str(stand_in_folder(evidence.rows.file.parent.resolve() / STAND_IN)) if evidence.scale == "smoke" else ""
         for task in TASKS.get(evidence.scale, (here,)):
-            yield partial(draw_samples, task, root)
+            yield partial(draw_samples, task, evidence.root)
 
 
 @in_style
@@ -86,8 +81,3 @@ def draw_samples(task: str, root: Path | None) -> Picture:
             if place == 0:
                 panel.text(-0.1, 0.5, short(name), transform=panel.transAxes, ha="right", va="center")
     return Picture(f"samples-{made.name.replace('/', '-')}", figure)
-
-
-TABLE2 = Layers("table2-digit-net", "Table 2", "The net for Digits", ["tbl:digits"], _printed(DIGIT_NET), net="digit")
-TABLE3 = Layers("table3-alexnet", "Table 3", "The net for DomainNet", ["tbl:AlexNet"], _printed(ALEXNET), net="alexnet")
-FIGURE10 = Samples("figure10-samples", "Figure 10", "Pictures of each domain", ["fig:image_samples"])

@@ -1,16 +1,15 @@
 """Tables of widths: Table 1, Table 5, and SHeteroFL with other weights of clients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from splitmix.core.width import Width, parse_width
 from splitmix.nets import find_net
 from splitmix.nets.cost import cost_rows
 from splitmix.report.tables import Column, Table
-from splitmix_paper.claims import Cell, Claim, Place, alike, grows, higher
+from splitmix_paper.claims import Cell, Claim, Place, alike, all_too_short, grows, higher
 from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Printed
 from splitmix_paper.panels import Panel, Sheet, draw_panels, width_strokes
 from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
@@ -61,18 +60,22 @@ def single_runs(study: str, scale: str, labels: Sequence[str], **change: Any) ->
     return [replace(need, seeds=need.seeds[:1], **change) for need in every if need.series in labels]
 
 
-def printed_table(fedavg: Sequence[float], sheterofl: Sequence[float], splitmix: Sequence[float]) -> Printed:
-    """A table of the paper: each row by width."""
-    series = [*FEDAVG, *[SHETEROFL] * 4, *[SPLITMIX] * 4]
-    return dict(zip(map(Place, series, WIDTHS * 3), (*fedavg, *sheterofl, *splitmix), strict=True))
-
-
 @dataclass(frozen=True)
 class WidthTable(Exhibit):
     """Accuracy by method and width."""
 
     study: str = ""
     net: str = ""  # whose printed costs stand beside ours
+
+    @staticmethod
+    def read_printed(table: Mapping[str, Sequence[float]]) -> Printed:
+        """A row of each method by width; FedAvg's nets are trained one by one."""
+        rows = {name: FEDAVG if name == "FedAvg" else [name] * len(WIDTHS) for name in table}
+        return {
+            Place(series, width): value
+            for name, row in rows.items()
+            for series, width, value in zip(row, WIDTHS, table[name], strict=True)
+        }
 
     def needs(self, scale: str) -> Sequence[Need]:
         return sized_needs(self.study)
@@ -82,26 +85,24 @@ class WidthTable(Exhibit):
             yield from runs.by_width()
 
     def claims(self) -> Sequence[Claim]:
-        short = STUDIES[self.study].too_short
         ours, theirs = ({width: Place(series, width) for width in WIDTHS} for series in (SPLITMIX, SHETEROFL))
-        return (
-            grows("Wider is better for Split-Mix", [*ours.values()], too_short=short),
-            higher("SHeteroFL falls from width 1/2 to 1", (theirs["1/2"], theirs["1"]), too_short=short),
-            higher("At full width Split-Mix is above SHeteroFL", (ours["1"], theirs["1"]), too_short=short),
-            higher("At width 1/2 Split-Mix is above SHeteroFL", (ours["1/2"], theirs["1/2"]), too_short=short),
+        return all_too_short(
+            STUDIES[self.study].too_short,
+            grows("Wider is better for Split-Mix", [*ours.values()]),
+            higher("SHeteroFL falls from width 1/2 to 1", (theirs["1/2"], theirs["1"])),
+            higher("At full width Split-Mix is above SHeteroFL", (ours["1"], theirs["1"])),
+            higher("At width 1/2 Split-Mix is above SHeteroFL", (ours["1/2"], theirs["1/2"])),
             higher(
                 "With the same width Split-Mix is above SHeteroFL (the text, for all widths)",
                 *((ours[width], theirs[width]) for width in WIDTHS),
-                too_short=short,
             ),
             higher(
                 "Split-Mix at full width is above FedAvg of width 1/8, the only one within all budgets",
                 (ours["1"], Place(FEDAVG[0], "1/8")),
-                too_short=short,
             ),
         )
 
-    def pictures(self, evidence: Evidence, cells: Sequence[Cell], root: Path | None) -> Iterator[Draw]:
+    def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         yield partial(draw_widths, evidence, cells)
 
     def costs(self) -> Table | None:
@@ -208,56 +209,3 @@ def cost_table(net: str) -> Table:
         "SHeteroFL, bases of width 1/8 serve Split-Mix."
     )
     return Table("Cost of each width", columns, rows, note)
-
-
-TABLE1_CIFAR10 = WidthTable(
-    "table1-cifar10",
-    "Table 1, CIFAR10",
-    "Customising the width on CIFAR10, three classes for each client",
-    ["tbl:per_size"],
-    printed_table((43.4, 45.7, 50.3, 53.3), (49.1, 51.4, 51.5, 49.9), (48.0, 51.1, 52.1, 52.7)),
-    study="cifar10",
-    net="preresnet18",
-)
-TABLE1_DIGITS = DigitsTable(
-    "table1-digits",
-    "Table 1, Digits",
-    "Customising the width on Digits",
-    ["tbl:per_size"],
-    printed_table((86.1, 87.3, 88.7, 89.6), (86.8, 87.9, 86.9, 81.3), (84.6, 87.5, 89.0, 89.8)),
-    study="digits",
-    net="digit",
-)
-TABLE1_DOMAINNET = WidthTable(
-    "table1-domainnet",
-    "Table 1, DomainNet",
-    "Customising the width on DomainNet",
-    ["tbl:per_size"],
-    printed_table((67.2, 69.8, 72.6, 72.9), (66.9, 67.8, 66.9, 58.7), (68.4, 71.9, 73.0, 74.2)),
-    study="domainnet",
-    net="alexnet",
-)
-TABLE5_IID = WidthTable(
-    "table5-iid",
-    "Table 5, 100 %",
-    "Customising the width on CIFAR10, split evenly",
-    ["tbl:per_size_cls_niid"],
-    printed_table((82.2, 86.1, 89.8, 91.0), (81.9, 85.2, 86.5, 85.9), (80.9, 83.4, 85.2, 86.0)),
-    study="cifar10-iid",
-    net="preresnet18",
-)
-TABLE5_HALF = WidthTable(
-    "table5-iid-half",
-    "Table 5, 50 %",
-    "Customising the width on half of CIFAR10, split evenly",
-    ["tbl:per_size_cls_niid"],
-    printed_table((77.3, 79.9, 83.2, 84.6), (77.2, 79.7, 80.1, 75.5), (74.2, 77.9, 79.5, 81.1)),
-    study="cifar10-iid-half",
-    net="preresnet18",
-)
-WEIGHTING = Weighting(
-    "weighting-digits",
-    "Beyond the paper",
-    "SHeteroFL with fair and with the released weights of clients",
-    study="digits-short",
-)
