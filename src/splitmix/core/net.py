@@ -1,6 +1,6 @@
 """A net at any width, run as a pure function of its weights: all bases of one width in one call."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ class Net:
 
     def __init__(self, build: Build, *, stacked: bool = True) -> None:
         self.build, self.stacked = build, stacked
+        self.rescaled: Collection[str] | None = None  # entries that start smaller in a narrow net; None: see `init`
+        self.known_blocks: Mapping[str, int] = {}  # of a net that does not name them itself
         self._templates: dict[tuple[Width, str], Template] = {}
         self.windows: dict[tuple[Width, Width, int], Any] = Recent()  # what `core.parts` found of windows in this net
 
@@ -38,7 +40,7 @@ class Net:
 
     def blocks(self, width: Width) -> Mapping[str, int]:
         """Entries whose input axis is a flattened image: how many inputs belong to one channel."""
-        return getattr(self.template(width).module, "blocks", {})
+        return getattr(self.template(width).module, "blocks", self.known_blocks)
 
     def parameter_names(self, width: Width) -> set[str]:
         return self.template(width).parameters
@@ -54,6 +56,7 @@ class Net:
     def init(self, layout: Layout, seed: int, *, rescale: bool = True, tracked: bool = False) -> Weights:
         """Independent weights for each base; rescaled, a narrow net starts like a slice of the full one.
 
+        That are the entries in `rescaled`; if it is None, those of all layers but the first and the norms.
         With tracked norms each nested width has statistics of its own: a narrow net sees other sums than the wide one.
         """
         bases = [self._fresh(layout.width, (seed, base), rescale, tracked) for base in range(layout.count)]
@@ -96,6 +99,7 @@ class Net:
         bases = next(iter(weights.values())).shape[0]
         if not template.stackable:
             rows = [{name: weights[name][i] for name in template.shapes} for i in range(bases)]
+            x = x.contiguous() if template.fragile else x
             own = x.dim() == 5  # own images for each base
             return torch.stack([template(row, x[i] if own else x, robust) for i, row in enumerate(rows)])
         most = getattr(template.module, "stack", bases) if training else bases  # what pays off in training
@@ -116,7 +120,7 @@ class Net:
             name: value.detach()[0] if squeeze else value.detach() for name, value in module.state_dict().items()
         }
         if rescale and width != 1:
-            for name in _rescaled_names(module):
+            for name in _rescaled_names(module) if self.rescaled is None else self.rescaled:
                 entries[name] = entries[name] * float(width) ** 0.5
         return entries
 
@@ -135,6 +139,7 @@ class Template:
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.stackable = module, _stackable(module)
+        self.fragile = _has_strided_points(module)
         entries = module.state_dict()
         self.shapes = {name: value.shape[1 if self.stackable else 0 :] for name, value in entries.items()}
         self.parameters = {name for name, _ in module.named_parameters()}
@@ -189,6 +194,20 @@ def _rescaled_names(module: nn.Module) -> list[str]:
     return [
         f"{prefix}.{entry}" for prefix in layers[1:] for entry in ("weight", "bias") if f"{prefix}.{entry}" in present
     ]
+
+
+def _has_strided_points(module: nn.Module) -> bool:
+    """Whether a module may convolve points (1x1) at a stride: its images must not be in the channels-last order.
+
+    On a CPU, PyTorch 2.13 then writes past the end of a gradient of 2 to 7 channels. The layers of `splitmix.nets` skip
+    the pixels themselves; of others, all that is known are the strides of PyTorch's own.
+    """
+    return any(
+        weight.dim() == 4 and weight.shape[2:] == (1, 1) and getattr(layer, "stride", None) != (1, 1)
+        for layer in module.modules()
+        for weight in layer._parameters.values()
+        if weight is not None
+    )
 
 
 def _stackable(module: nn.Module) -> bool:

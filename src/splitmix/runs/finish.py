@@ -90,6 +90,8 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         "clients": client_rows(setup),
         "scores": scores,
     }
+    if setup.net.rescaled is not None:
+        result["rescaled"] = sorted(setup.net.rescaled) if config.rescale_init else []
     return Outcome(result, weights, order)
 
 

@@ -172,6 +172,7 @@ class Result(TypedDict):
     domains: NotRequired[list[str]]
     objective: NotRequired[str]
     image: NotRequired[list[int]]
+    rescaled: NotRequired[list[str]]
 
 
 def read_result(folder: Path) -> Result:

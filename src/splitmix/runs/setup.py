@@ -17,7 +17,7 @@ from splitmix.core.net import Build, Net
 from splitmix.core.objective import Objective, Trial
 from splitmix.core.rounds import SCHEDULES, Federation
 from splitmix.core.score import Mix
-from splitmix.core.types import Plan, Question, Setting, Weights
+from splitmix.core.types import Layout, Plan, Question, Setting, Weights
 from splitmix.core.width import Width, parse_width
 from splitmix.data.budgets import RoundBudgets, check_budgets, parse_budgets
 from splitmix.data.task import Task
@@ -27,6 +27,7 @@ from splitmix.engines.simulator import Simulator
 from splitmix.methods import find_method
 from splitmix.methods.servers import find_server
 from splitmix.nets import find_net
+from splitmix.nets.trace import channels_roll, rescaled_names, trace
 from splitmix.objectives import find_objective
 from splitmix.runs.config import Config
 
@@ -136,10 +137,12 @@ def set_up(
     setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed)
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
+    own = build is not None or ":" in (config.net or task.net)
     build = with_needs(build or make_build(config, task), given.needs)
     check_norm(config.norm, method, given.needs, setting.budgets)
     check_net(build, method.layout.width, task, dial=bool(given.needs))
-    return Setup(config, task, budgets, method, Net(build), method.objective(given), federation(config))
+    net = traced_net(build, method.layout, task) if own else Net(build)
+    return Setup(config, task, budgets, method, net, method.objective(given), federation(config))
 
 
 def make_build(config: Config, task: TaskFacts) -> Build:
@@ -163,6 +166,21 @@ def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:
             f"write it as build(width, *, {need}=False) with norms from splitmix.nets, or choose another net"
         )
     return partial(build, **needs)
+
+
+def traced_net(build: Build, layout: Layout, task: TaskFacts) -> Net:
+    """A user's own net, with what must be known of its entries to start narrow nets well and to shift windows."""
+    net, width = Net(build), layout.width
+    x = as_images(torch.rand(4, *task.image, generator=torch.Generator().manual_seed(0)))
+    traced = trace(build(width), x)
+    net.rescaled, net.known_blocks = rescaled_names(net, width, traced), traced.blocks
+    if layout.moving and not channels_roll(net, width, net.init(Layout(1, width), 0), x):
+        raise UserError(
+            "this method shifts its windows over the channels, but this net computes something else when its channels "
+            "are moved on together, as with groups or heads; choose a method without shifts, such as heterofl, or "
+            "another net"
+        )
+    return net
 
 
 def federation(config: Config) -> Federation:

@@ -1,0 +1,78 @@
+"""Nets as users write them: plain PyTorch at any width, with nothing of ours in them, and samples that they take."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+IMAGE, TABLE, SIGNAL, TOKENS = (3, 8, 8), (12,), (3, 8), (5, 8)
+
+
+class Residual(nn.Module):
+    """The usual block of a ResNet, with a convolution of points where the shape changes."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.conv2, self.norm2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+        shortcut = (nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = nn.Identity() if stride == 1 else nn.Sequential(*shortcut)
+
+    def forward(self, x):
+        return F.relu(self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))) + self.shortcut(x))
+
+
+def resnet(width):
+    c = int(16 * width)
+    stem = (nn.Conv2d(3, c, 3, 1, 1, bias=False), nn.BatchNorm2d(c), nn.ReLU(inplace=True))
+    body = (Residual(c, c, 1), Residual(c, 2 * c, 2))
+    return nn.Sequential(*stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * c, 3))
+
+
+def mobilenet(width):
+    c = int(32 * width)
+    stem = (nn.Conv2d(3, c, 3, 1, 1), nn.BatchNorm2d(c), nn.ReLU6())
+    depthwise = (nn.Conv2d(c, c, 3, 1, 1, groups=c, bias=False), nn.BatchNorm2d(c), nn.ReLU6())
+    pointwise = (nn.Conv2d(c, 2 * c, 1), nn.BatchNorm2d(2 * c), nn.Hardswish())
+    return nn.Sequential(*stem, *depthwise, *pointwise, nn.Flatten(), nn.Dropout(0.1), nn.Linear(2 * c * 64, 3))
+
+
+def group_norm_net(width):
+    c = int(32 * width)
+    layers = (nn.Conv2d(3, c, 3, 1, 1), nn.GroupNorm(2, c), nn.ReLU(), nn.Conv2d(c, c, 3, 1, 1), nn.GroupNorm(2, c))
+    return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 3))
+
+
+def mlp(width):
+    c = int(64 * width)
+    return nn.Sequential(nn.Linear(12, c), nn.ReLU(), nn.Linear(c, c), nn.ReLU(), nn.Linear(c, 3))
+
+
+def signal_net(width):
+    c = int(32 * width)
+    layers = (nn.Conv1d(3, c, 3, padding=1), nn.BatchNorm1d(c), nn.ReLU(), nn.Conv1d(c, c, 5), nn.BatchNorm1d(c))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * c, 3))
+
+
+class Transformer(nn.Module):
+    """One encoder layer over five tokens."""
+
+    def __init__(self, width):
+        super().__init__()
+        size = int(64 * width)
+        self.embed = nn.Linear(8, size)
+        self.layer = nn.TransformerEncoderLayer(size, 2, 2 * size, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(size, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(self.embed(x)).mean(1))
+
+
+PLAIN_NETS = {
+    **{"resnet": (resnet, IMAGE), "mobilenet": (mobilenet, IMAGE), "group-norm": (group_norm_net, IMAGE)},
+    **{"mlp": (mlp, TABLE), "signal": (signal_net, SIGNAL), "transformer": (Transformer, TOKENS)},
+}
+
+
+def samples(name, count=4):
+    """Made-up samples for a net."""
+    return torch.rand(count, *PLAIN_NETS[name][1], generator=torch.Generator().manual_seed(0))
