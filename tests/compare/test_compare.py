@@ -36,7 +36,7 @@ def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_
     told = []
     methods = parse_contenders(["splitmix", "heterofl"])
     compare(given, methods[:1], [1], tmp_path / "out", workshop())
-    found = compare(given, methods, [1, 2], tmp_path / "out", workshop(say=told.append))
+    found, _ = compare(given, methods, [1, 2], tmp_path / "out", workshop(say=told.append))
     assert Quiet.begun == 3
     assert [text.split(" (")[0] for text in told] == [
         "run 2 of 4: heterofl, seed 1",
@@ -48,11 +48,11 @@ def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_
     assert runs == ["heterofl-s1", "heterofl-s2", "splitmix-s1", "splitmix-s2"]
     assert (tmp_path / "out" / "splitmix-s1" / "report.html").exists()
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
-    again = compare(given, methods, [1, 2], tmp_path / "out", workshop())
+    again, _ = compare(given, methods, [1, 2], tmp_path / "out", workshop())
     assert Quiet.begun == 0
     assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()} == before
-    assert summary_rows(again.methods) == summary_rows(found.methods)
-    assert found.methods[0].runs[0].costs["coverage"]["domains"].keys() == {"north", "south"}
+    assert summary_rows(again) == summary_rows(found)
+    assert found[0].runs[0].costs["coverage"]["domains"].keys() == {"north", "south"}
 
 
 def test_a_method_that_cannot_run_is_told_before_anything_is_trained(tmp_path):

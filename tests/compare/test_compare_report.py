@@ -11,7 +11,7 @@ from helpers.made_runs import COSTS, WIDTHS, fake_run, make_entry
 from helpers.pages import Tags, assert_whole
 from splitmix.compare import figures as compare_figures
 from splitmix.compare import maps as compare_maps
-from splitmix.compare.costs_file import read_costs
+from splitmix.compare.coverage import read_costs
 from splitmix.compare.page import comparison_headline as headline
 from splitmix.compare.page import comparison_page, write_comparison
 from splitmix.compare.standings import (

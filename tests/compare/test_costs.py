@@ -17,11 +17,8 @@ from splitmix.compare.costs import (
     budget_costs,
     budgets_for,
     client_cost,
-    drawn_together,
-    profiles_of,
     replay,
     run_costs,
-    width_cost,
 )
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
@@ -32,7 +29,6 @@ from splitmix.methods import METHODS
 from splitmix.methods.nested import HeteroFL
 from splitmix.nets import NETS
 from splitmix.nets.cost import training_bytes, weightless
-from splitmix.objectives.losses import DrawnWidth, Plain
 from splitmix.runs.config import make_config
 from splitmix.runs.setup import set_up
 
@@ -79,15 +75,6 @@ def test_training_runs_an_image_through_every_net_that_is_trained_on_it(method, 
     assert [cost.macs for cost in found] == [3 * 128 * macs for macs in forward]
 
 
-def test_the_published_means_over_four_equal_groups():
-    splitmix, sheterofl = (budget_costs(resnet(name), EIGHTHS).values() for name in ("splitmix", "sheterofl"))
-    assert [round(cost.forward / 1e6, 1) for cost in sheterofl] == [8.9, 43.9, 183.2, 738.6]
-    assert round(sum(cost.forward for cost in sheterofl) / 4e6, 1) == 243.7
-    assert round(sum(cost.forward for cost in splitmix) / 4e6, 1) == 33.3
-    assert round(sum(cost.down for cost in splitmix) / 4e6, 3) == 0.661
-    assert round(sum(cost.down for cost in sheterofl) / 4e6, 2) == 3.71
-
-
 def test_memory_holds_three_numbers_per_parameter_and_the_activations_of_a_batch():
     memory = {
         name: budget_costs(resnet(name), EIGHTHS) for name in ("heterofl", "splitmix", "sheterofl", "fjord", DISTILLED)
@@ -113,19 +100,12 @@ def test_a_client_that_trains_nothing_spends_nothing():
     assert client_cost(tiny("heterofl"), ()) == ClientCost()
 
 
-def test_all_parts_train_on_a_batch_unless_a_width_is_drawn():
-    narrow, wide = Part(0, ATOM), Part(0, FULL)
-    assert drawn_together(Plain(), [narrow, wide]) == [(narrow, wide)]
-    assert drawn_together(DrawnWidth(), [narrow, wide]) == [(narrow,), (wide,)]
-    assert drawn_together(DrawnWidth(distill=True), [narrow, wide]) == [(wide, narrow), (wide,)]
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_serving_a_width_costs_what_its_parts_cost(name):
     account = tiny(name)
     for width in account.method.widths:
-        parts = account.method.compose(width)
-        assert width_cost(account, width).parameters == sum(TINY[part.width] for part in parts)
+        parts = [part.width for part in account.method.compose(width)]
+        assert account.cost_at(*parts).parameters == sum(TINY[part] for part in parts)
 
 
 @pytest.mark.parametrize(("norm", "down", "up"), [("post", 75, 75), ("tracked", 83, 83), ("local", 83, 67)])
@@ -210,5 +190,5 @@ def test_the_account_of_a_run_follows_its_settings():
     )
     account = account_of(setup)
     assert (account.batch, account.epochs, account.norm, account.image) == (6, 2, "tracked", setup.image)
-    total = sum(run_costs(account, profiles_of(setup), setup.how).values(), Spent())
+    total = sum(run_costs(account, setup.clients().profiles, setup.how).values(), Spent())
     assert total.jobs == setup.how.rounds * len(setup.task.shards)

@@ -34,36 +34,39 @@ def held_by_hand(method, parts):
 @pytest.mark.parametrize("name", METHODS)
 def test_coverage_counts_the_entries_that_updates_changed(name):
     account, how = tiny(name), Federation(4, cohort=3, seed=1)
-    found = coverage(account, ToyClients().profiles, how, dict.fromkeys(range(4), "all"))
+    alone, together = (
+        coverage(account, ToyClients().profiles, how, dict(enumerate(domains)))["domains"]
+        for domains in ("0123", "aaaa")
+    )
     size = account.method.layout.count * TINY[account.method.layout.width]
     held = {client: set() for client in range(4)}
     for profile, parts in replay(account.method, ToyClients().profiles, how):
         held[profile.client] |= set(covering(parts))
-    by_hand = {client: held_by_hand(account.method, parts) / size for client, parts in held.items()}
-    assert found.clients == pytest.approx(by_hand)
-    assert found.domains == pytest.approx({"all": held_by_hand(account.method, set().union(*held.values())) / size})
+    by_hand = {str(client): held_by_hand(account.method, parts) / size for client, parts in held.items()}
+    assert alone == pytest.approx(by_hand)
+    assert together == pytest.approx({"a": held_by_hand(account.method, set().union(*held.values())) / size})
 
 
 def test_nested_windows_leave_the_outer_rings_to_strong_clients():
     domains = dict(enumerate(["weak", "weak", "half", "full"]))
     found = coverage(tiny("heterofl"), ToyClients().profiles, Federation(9), domains)
-    assert found.slices == ("1/4", "1/2", "1")
-    assert found.reached == {"weak": (1, 0, 0), "half": (1, 1, 0), "full": (1, 1, 1)}
-    assert found.domains == pytest.approx({"weak": 75 / 723, "half": 219 / 723, "full": 1})
+    assert found["slices"] == ["1/4", "1/2", "1"]
+    assert found["reached"] == {"weak": [1, 0, 0], "half": [1, 1, 0], "full": [1, 1, 1]}
+    assert found["domains"] == pytest.approx({"weak": 75 / 723, "half": 219 / 723, "full": 1})
 
 
 def test_every_domain_reaches_every_base_of_split_mix():
     domains = dict(enumerate(["weak", "weak", "half", "full"]))
     found = coverage(tiny("splitmix"), ToyClients().profiles, Federation(20), domains)
-    assert found.slices == ("base 0", "base 1", "base 2", "base 3")
-    assert set(found.domains.values()) == {1.0}
+    assert found["slices"] == ["base 0", "base 1", "base 2", "base 3"]
+    assert set(found["domains"].values()) == {1.0}
 
 
 def test_rolling_windows_reach_all_channels_but_not_all_pairs_of_them():
     account = replace(tiny("fedrolex"), method=FedRolex((ATOM, FULL)))
     found = coverage(account, lambda round: [Profile(0, ATOM, samples=1)], Federation(8), {0: "weak"})
     # of 8 x 8 pairs of channels in fc1, windows of 2 x 2 along the diagonal hold 3 in each row
-    assert found.clients[0] == (723 - 9 * 8 * 5) / 723
+    assert found["domains"]["weak"] == (723 - 9 * 8 * 5) / 723
 
 
 windows = st.lists(st.tuples(st.sampled_from([Width(n, 8) for n in range(1, 8)]), st.integers(0, 20)), max_size=6)

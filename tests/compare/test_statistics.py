@@ -40,23 +40,19 @@ def test_welchs_test_by_hand(first, second, clear):
         ([0.01, 0.03, 0.02, 0.04], "higher"),
     ],
 )
-@pytest.mark.parametrize(("seeds", "resampled"), [(3, "clients and seeds resampled"), (1, "clients alone resampled")])
-def test_a_difference_is_clear_if_it_holds_for_other_clients_and_seeds(shift, verdict, seeds, resampled):
+@pytest.mark.parametrize("seeds", [3, 1])
+def test_a_difference_is_clear_if_it_holds_for_other_clients_and_seeds(shift, verdict, seeds):
     values = {seed: SEEDS[seed] for seed in range(1, seeds + 1)}
     found = paired_bootstrap(shifted(values, *shift), values)
-    assert (found.verdict, found.clear) == (verdict, verdict != "not clear")
+    assert ("higher" if found.low > 0 else "lower" if found.high < 0 else "not clear") == verdict
     assert found.difference == pytest.approx(sum(shift) / 4)
-    assert found.low <= found.difference + 1e-12
-    assert found.high >= found.difference - 1e-12
-    assert (found.seeds, found.clients) == (seeds, 4 * seeds)
-    assert resampled in found.resampled
+    assert found.low - 1e-12 <= found.difference <= found.high + 1e-12
 
 
 def test_a_method_that_leads_with_one_seed_and_not_with_another_does_not_lead_clearly():
     one, two = ({1: [0.5 + lead] * 50, 2: [0.5 - lead / 2] * 50} for lead in (0.1, 0.0))
     found = paired_bootstrap(one, two)
     assert (found.low, found.high) == (pytest.approx(-0.05), pytest.approx(0.1))
-    assert not found.clear
 
 
 def test_the_interval_is_as_wide_as_a_mean_of_clients_spreads():
@@ -72,12 +68,12 @@ def test_the_same_values_give_the_same_interval_and_order_of_methods_only_turns_
 
 
 def test_a_single_client_with_one_seed_tells_nothing():
-    found = paired_bootstrap({1: [0.9]}, {1: [0.1]})
-    assert (found.verdict, found.resampled) == ("not clear", "a single client tells nothing of chance")
+    assert paired_bootstrap({1: [0.9]}, {1: [0.1]})[1:] == (-math.inf, math.inf)
 
 
 def test_clients_without_images_are_left_out():
-    assert paired_bootstrap({1: [0.9, None, 0.8]}, {1: [0.7, None, 0.6]}).clients == 2
+    whole, without = ({1: [0.9, 0.8]}, {1: [0.7, 0.5]}), ({1: [0.9, None, 0.8]}, {1: [0.7, None, 0.5]})
+    assert paired_bootstrap(*without) == paired_bootstrap(*whole)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from splitmix.compare.costs_file import StoredCosts, read_costs
+from splitmix.compare.coverage import StoredCosts, read_costs
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width

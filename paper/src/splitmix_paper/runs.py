@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from splitmix.attacks import find_attack
-from splitmix.compare.costs_file import costs_of, write_costs
+from splitmix.compare.coverage import write_costs
 from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop, run_once
 from splitmix.core.errors import UserError
 from splitmix.core.width import parse_width
@@ -124,7 +124,7 @@ class Job(SuiteRun):
         if not self.trained:
             run_once(setup, self.folder, workshop)
         if any(need.priced for need in self.needs) and not (self.folder / "costs.json").exists():
-            write_costs(self.folder, costs_of(setup))
+            write_costs(self.folder, setup)
         self.learn()
         if self.attacked is not None and not self.done:
             measure(self.folder, self.attacked, workshop)

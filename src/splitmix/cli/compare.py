@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from splitmix.cli.options import HERE, Json, Machine, Numbers, Option, Rates, Words, note, say, show_json, show_table
@@ -22,13 +23,20 @@ from splitmix.runs.config import make_config, read_settings
 from splitmix.runs.progress import terminal_watcher
 
 METHODS = ("splitmix", "heterofl", "sheterofl", "fedavg")
+Source = Annotated[
+    str, Parameter(help="A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).")
+]
+Settings = Annotated[
+    Option,
+    Parameter(help="A setting for all methods, as key=value (see `splitmix settings`); may be given several times."),
+]
 
 
 def compare(
-    source: str = "mini",
+    source: Source = "mini",
     /,
     *,
-    option: Option = None,
+    option: Settings = None,
     methods: Words = None,
     seeds: Numbers = None,
     tuned: Path | None = None,
@@ -50,10 +58,6 @@ def compare(
 
     Parameters
     ----------
-    source
-        A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).
-    option
-        A setting for all methods, as key=value (see `splitmix settings`); may be given several times.
     methods
         Names (see `splitmix methods`), each with settings of its own as name:key=value,key=value; lr= is its own rate.
     seeds
@@ -72,22 +76,21 @@ def compare(
     workshop = make_workshop(machine)
     folder = out or default_folder("compare", given)
     with repeatable():
-        found = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, workshop)
+        found, files = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, workshop)
     if as_json:
-        show_json(comparison_rows(found.methods, workshop.command))
+        show_json(comparison_rows(found, workshop.command))
         return
-    for table in (overview_table(found.methods), cost_table(found.methods)):
+    for table in (overview_table(found), cost_table(found)):
         show_table(table)
         say("")
-    files = found.files
     say(f"Pictures and details: {files.page}; tables: {files.markdown.name}, {files.latex.name}, {files.rows.name}")
 
 
 def tune(
-    source: str = "mini",
+    source: Source = "mini",
     /,
     *,
-    option: Option = None,
+    option: Settings = None,
     methods: Words = None,
     rates: Rates = None,
     seeds: Numbers = None,
@@ -108,10 +111,6 @@ def tune(
 
     Parameters
     ----------
-    source
-        A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).
-    option
-        A setting for all methods, as key=value (see `splitmix settings`); may be given several times.
     methods
         Names (see `splitmix methods`), each with settings of its own as name:key=value,key=value.
     rates
@@ -128,7 +127,7 @@ def tune(
     given = shared_settings(read_settings(source, option or ()), True)
     if rounds is not None:
         given["rounds"] = rounds
-    tried = RatesToTry(parse_contenders(methods or METHODS), checked_rates(rates), checked_seeds(seeds, (1,)))
+    tried = RatesToTry(parse_contenders(methods or METHODS), rates or RATES, checked_seeds(seeds, (1,)))
     folder = out or default_folder("tune", given)
     with repeatable():
         found = tune_methods(given, tried, folder, make_workshop(machine))
@@ -146,7 +145,6 @@ def shared_settings(given: Mapping[str, Any], rates: bool) -> dict[str, Any]:
 
 def make_workshop(machine: Machine) -> Workshop:
     """What many runs share: the machine, the command, and how they tell of themselves."""
-
     console = Console(stderr=True)
     command = shlex.join(["splitmix", *sys.argv[1:]])
     count, device = machine.processes(), machine.checked_device()
@@ -175,12 +173,3 @@ def checked_seeds(seeds: Sequence[int] | None, default: Sequence[int]) -> list[i
     if bad:
         raise UserError(f"the seed {bad[0]} is below 0; give whole numbers from 0 on")
     return list(dict.fromkeys(seeds or default))
-
-
-def checked_rates(rates: Sequence[float] | None) -> list[float]:
-    """Learning rates that can be, each once."""
-
-    bad = [rate for rate in rates or () if not 0 < rate < float("inf")]
-    if bad:
-        raise UserError(f"a learning rate of {bad[0]:g} cannot be trained with; give numbers above 0, such as 0.1")
-    return list(dict.fromkeys(rates or RATES))

@@ -1,12 +1,11 @@
 """Comparing methods: the same data, budgets, rounds and seeds for all, in one ordinary run folder each."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from splitmix.compare.costs_file import costs_of, read_costs, write_costs
+from splitmix.compare.coverage import read_costs, write_costs
 from splitmix.compare.page import Written, write_comparison
 from splitmix.compare.standings import MethodRuns, read_method_runs
 from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop
@@ -60,14 +59,14 @@ def parse_contender(text: str) -> Contender:
     Contender(name='fedavg', options=(('width', '1/8'),), lr=0.3, tuned=False)
     """
     if text.lstrip().startswith("{"):
-        options = _inline(text)
+        options = parse_override(f"method={text}")[1]
         name = str(options.pop("name", ""))
     else:
         name, _, rest = text.partition(":")
         options = dict(map(parse_override, rest.split(","))) if rest else {}
     if not name.strip():
         raise UserError(f"'{text}' names no method; write a name, or name:key=value,key=value")
-    lr = _rate(options.pop("lr")) if "lr" in options else None
+    lr = checked_rate(options.pop("lr")) if "lr" in options else None
     return Contender(name.strip(), tuple(options.items()), lr)
 
 
@@ -93,18 +92,11 @@ def with_rates(contenders: Iterable[Contender], rates: Mapping[str, float]) -> l
     return fitted
 
 
-def _inline(text: str) -> dict[str, object]:
-    try:
-        found: dict[str, object] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f'\'{text}\' is not a method ({error}); write {{name = "fedavg", width = "1/8"}}') from None
-    return found
-
-
-def _rate(value: object) -> float:
+def checked_rate(value: object) -> float:
+    """A learning rate that can be."""
     try:
         rate = float(str(value))
-    except (TypeError, ValueError):
+    except ValueError:
         raise UserError(f"'{value}' is not a learning rate; give a number, such as 0.1") from None
     if not 0 < rate < float("inf"):
         raise UserError(f"a learning rate of {value} cannot be trained with; give a number above 0, such as 0.1")
@@ -137,16 +129,8 @@ class ComparedRun(SuiteRun):
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         SuiteRun.perform(self, setups, workshop)
         if read_costs(self.folder) is None:
-            write_costs(self.folder, costs_of(setups.of(self.config)))
+            write_costs(self.folder, setups.of(self.config))
         write_report(self.folder)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What was found, and where it is written."""
-
-    methods: list[MethodRuns]
-    files: Written
 
 
 def compare(
@@ -155,19 +139,20 @@ def compare(
     seeds: Sequence[int],
     out: Path,
     workshop: Workshop,
-) -> Comparison:
+) -> tuple[list[MethodRuns], Written]:
     """Run every contender with every seed, or only those that an earlier call left; then write page and tables.
 
     `given` are the settings of all runs, but for the method, its rate and the seed. Seeds go one after the other, so
     that after each of them there is a whole, if smaller, comparison to look at.
     """
-    suite = Suite(compared_runs(given, contenders, seeds, out), workshop)
+    runs = compared_runs(given, contenders, seeds, out)
+    suite = Suite(runs, workshop)
     suite.check()
     for run in suite:
-        seed, left = run.config.seed, {waiting.config.seed for waiting in suite.waiting}
-        if left and seed not in left:
-            summarise(contenders, seeds[: seeds.index(seed) + 1], out, workshop.command)
-    return summarise(contenders, seeds, out, workshop.command)
+        left = {waiting.config.seed for waiting in suite.waiting}
+        if left and run.config.seed not in left:
+            summarise([whole for whole in runs if whole.config.seed not in left], out, workshop.command)
+    return summarise(runs, out, workshop.command)
 
 
 def compared_runs(
@@ -175,11 +160,9 @@ def compared_runs(
 ) -> list[ComparedRun]:
     """All runs, seed by seed; what is no config, or is in the way, is said at once."""
     runs = [
-        ComparedRun(
-            contender.label, make_config(contender.settings(given, seed)), run_folder(out, contender.slug, seed)
-        )
+        ComparedRun(c.label, make_config(c.settings(given, seed)), out / f"{c.slug}-s{seed}")
         for seed in dict.fromkeys(seeds)
-        for contender in contenders
+        for c in contenders
     ]
     if not runs:
         raise UserError("there is nothing to compare; name at least one method and one seed")
@@ -200,13 +183,10 @@ def refuse_other_settings(runs: Sequence[SuiteRun]) -> None:
             check_same_config(run.folder, to_toml(run.config))
 
 
-def run_folder(out: Path, slug: str, seed: int) -> Path:
-    """Where a run of a comparison lies."""
-    return out / f"{slug}-s{seed}"
-
-
-def summarise(contenders: Sequence[Contender], seeds: Sequence[int], out: Path, command: str) -> Comparison:
-    """Read the runs of these seeds and write what they say."""
-    unique = list(dict.fromkeys(seeds))
-    found = [read_method_runs(c.label, {seed: run_folder(out, c.slug, seed) for seed in unique}) for c in contenders]
-    return Comparison(found, write_comparison(out, found, command=command))
+def summarise(runs: Sequence[ComparedRun], out: Path, command: str) -> tuple[list[MethodRuns], Written]:
+    """Read these runs, write what they say, and say where."""
+    folders: dict[str, dict[int, Path]] = {}
+    for run in runs:
+        folders.setdefault(run.label, {})[run.config.seed] = run.folder
+    found = [read_method_runs(label, own) for label, own in folders.items()]
+    return found, write_comparison(out, found, command=command)

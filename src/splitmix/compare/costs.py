@@ -6,7 +6,8 @@ Nothing is trained: a run's rounds are replayed with the method's own `assign`, 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from fractions import Fraction
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
+from operator import add
 
 from splitmix.core.errors import UserError
 from splitmix.core.method import Method
@@ -39,19 +40,13 @@ class Account:
     epochs: int = 1
     norm: str = "post"  # tracked statistics travel too; local norms are not sent back
 
-    @cached_property
+    @property
     def net(self) -> Net:
         return _weightless_net(self.build)
 
-    @cached_property
-    def cost_at(self) -> Callable[[Width], Cost]:
-        """Cost of one net of a width; each is counted once for all accounts."""
-        return partial(_counted, self.build, image=self.image)
-
-    @cached_property
-    def numbers_at(self) -> Callable[[Width], tuple[int, int]]:
-        """Numbers that travel down and up for one net of a width."""
-        return partial(_numbers, self.net, self.norm)
+    def cost_at(self, *widths: Width) -> Cost:
+        """Cost of nets of these widths together; each is counted once for all accounts."""
+        return sum((_counted(self.build, width, self.image) for width in widths), Cost(0, 0, 0))
 
     def tracked_at(self, width: Width) -> int:
         """Numbers that travel beside a net for a width that is nested in it: the statistics that it tracks."""
@@ -82,26 +77,19 @@ class Spent:
     memory: int = 0  # bytes, in the largest of its rounds
 
     def __add__(self, other: "Spent") -> "Spent":
-        jobs, down, up, macs = (mine + its for mine, its in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
+        jobs, down, up, macs = map(add, astuple(self)[:4], astuple(other)[:4])
         return Spent(jobs, down, up, macs, max(self.memory, other.memory))
 
 
 def account_for(
-    method: str | Mapping[str, object],
-    build: Build,
-    image: Image,
-    *,
-    atom: Width,
-    budgets: Iterable[Width],
-    batch: int = 32,
+    method: str, build: Build, image: Image, *, atom: Width, budgets: Iterable[Width], batch: int = 32
 ) -> Account:
     """The account of a method, by its name or its settings (`{name="fedavg", width="1/4"}`), for given budgets."""
     if batch < 2:
         raise UserError(f"batch {batch} is too small; norms need 2 images or more")
-    settings = parse_override(f"method={method}")[1] if isinstance(method, str) else method
-    made = find_method(
-        settings if isinstance(settings, Mapping) else method, Setting(atom, tuple(sorted(set(budgets))), seed=0)
-    )
+    _, settings = parse_override(f"method={method}")
+    named = settings if isinstance(settings, Mapping) else method
+    made = find_method(named, Setting(atom, tuple(sorted(set(budgets))), seed=0))
     return Account(made, build, image, made.objective(Plain()), batch)
 
 
@@ -112,16 +100,6 @@ def account_of(setup: Setup) -> Account:
     return Account(setup.method, setup.net.build, setup.image, setup.objective, plan.batch, plan.epochs, norm)
 
 
-def profiles_of(setup: Setup) -> Profiles:
-    """The clients of a run, without their images."""
-    return setup.clients().profiles
-
-
-def width_cost(account: Account, width: Width) -> Cost:
-    """Cost of one image at a width: the sum over the parts that serve it."""
-    return sum((account.cost_at(part.width) for part in account.method.compose(width)), Cost(0, 0, 0))
-
-
 def client_cost(account: Account, parts: Sequence[Part]) -> ClientCost:
     """What a client spends in a round in which it trains these parts.
 
@@ -130,11 +108,10 @@ def client_cost(account: Account, parts: Sequence[Part]) -> ClientCost:
     if not parts:
         return ClientCost()
     whole = covering(parts)
-    draws = drawn_together(account.objective, parts)
-    costs = [sum((account.cost_at(part.width) for part in draw), Cost(0, 0, 0)) for draw in draws]
+    costs = [account.cost_at(*(part.width for part in draw)) for draw in drawn_together(account.objective, parts)]
     forward = round(Fraction(sum(cost.macs for cost in costs), len(costs)))
     parameters = account.cost_at(whole[0].width).parameters * len(whole)
-    down, up = account.numbers_at(whole[0].width)
+    down, up = _numbers(account.net, account.norm, whole[0].width)
     inner = sum(account.tracked_at(width) for width in {part.width for part in parts} - {whole[0].width})
     return ClientCost(
         in_words(account.objective, parts),
@@ -213,8 +190,10 @@ def mix_table(net: str, build: Build, image: Image, atom: Width, widths: Iterabl
 
 def serving_table(net: str, account: Account, widths: Sequence[Width] = ()) -> Table:
     """What each of the widths costs to serve; all that the method serves, if none are given."""
-    parts = {width: account.method.compose(width) for width in widths or account.method.widths}
-    rows = [[str(width), len(parts[width]), *astuple(width_cost(account, width))] for width in parts]
+    served = {
+        width: [part.width for part in account.method.compose(width)] for width in widths or account.method.widths
+    }
+    rows = [[str(width), len(parts), *astuple(account.cost_at(*parts))] for width, parts in served.items()]
     caption = "multiply-accumulates of convolutions and linears for one image, through all parts that serve a width"
     return Table(f"Cost of {net}", [Column("width", "width"), Column("parts", "parts"), *COUNTS], rows, caption)
 
@@ -245,8 +224,6 @@ def budgets_for(text: str, atom: Width) -> tuple[Width, ...]:
 
 PAPER = (Width(1, 8), Width(1, 4), Width(1, 2), Width(1))
 COUNTS = [Column(name.lower(), name, human) for name in ("parameters", "MACs", "activations")]
-
-
 _counted = lru_cache(maxsize=512)(cost)
 
 

@@ -1,53 +1,77 @@
-"""Which data reached which parameters over a run, entry by entry; like its costs, replayed without training."""
+"""Which data reached which parameters over a run, entry by entry; like its costs, replayed without training.
+
+Both are kept in `costs.json` beside a run.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.compare.costs import Account, Profiles, replay
+from splitmix.compare.costs import Account, Profiles, account_of, replay, run_costs
 from splitmix.core.net import Net
 from splitmix.core.parts import covering
 from splitmix.core.rounds import Federation
 from splitmix.core.types import Layout, Part
 from splitmix.core.width import Width
+from splitmix.runs.records import DamagedError, parse_record, write_record
+from splitmix.runs.setup import Setup
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """The share of the server's parameters that a client's data, or a domain's, ever trained.
+class ReachedShares(TypedDict):
+    """The share of the server's parameters that each domain's data ever trained: of all, and of each slice.
 
-    `slices` are the bases, or where widths are nested the parameters of each width that no narrower one has; `reached`
-    tells for each domain its share of each slice.
+    Slices are the bases, or where widths are nested the parameters of each width that no narrower one has.
     """
 
-    clients: Mapping[int, float]
-    domains: Mapping[str, float]
-    slices: tuple[str, ...]
-    reached: Mapping[str, tuple[float, ...]]
+    domains: dict[str, float]
+    slices: list[str]
+    reached: dict[str, list[float]]
 
 
-def coverage(account: Account, profiles: Profiles, how: Federation, domains: Mapping[int, str]) -> Coverage:
+class StoredCosts(TypedDict):
+    """The content of `costs.json`: bytes and MACs of each client over the whole run, and what its data reached."""
+
+    down: list[int]
+    up: list[int]
+    macs: list[int]
+    memory: list[int]
+    coverage: ReachedShares
+
+
+def read_costs(folder: Path) -> StoredCosts | None:
+    """What a run costs, if it was counted and can be read."""
+    try:
+        return parse_record((folder / "costs.json").read_bytes(), StoredCosts)
+    except (OSError, DamagedError):
+        return None
+
+
+def write_costs(folder: Path, setup: Setup) -> None:
+    """Count what each client spends over a run, and what its data reaches, and keep that beside it."""
+    account, profiles = account_of(setup), setup.clients().profiles
+    spent = sorted(run_costs(account, profiles, setup.how).items())
+    each = {key: [getattr(client, key) for _, client in spent] for key in ("down", "up", "macs", "memory")}
+    found = coverage(account, profiles, setup.how, setup.domains)
+    write_record(folder / "costs.json", {**each, "coverage": found}, indent=None)
+
+
+def coverage(account: Account, profiles: Profiles, how: Federation, domains: Mapping[int, str]) -> ReachedShares:
     """Which data reached which parameters over a run, entry by entry; `domains` names each client's domain."""
-    held: dict[int, set[Part]] = {client: set() for client in domains}
+    held: dict[str, set[Part]] = {domain: set() for domain in domains.values()}
     for profile, parts in replay(account.method, profiles, how):
-        held[profile.client] |= set(covering(parts))
-    together: dict[str, set[Part]] = {}
-    for client, domain in domains.items():
-        together.setdefault(domain, set()).update(held[client])
-    layout, net = account.method.layout, account.net
-    count = cache(partial(trained, net, layout))  # many clients hold the same
-    sizes = count(frozenset(Part(base, layout.width) for base in range(layout.count)))
-    reached = {domain: count(frozenset(parts)) for domain, parts in together.items()}
-    shares = {client: sum(count(frozenset(parts)).values()) / sum(sizes.values()) for client, parts in held.items()}
-    return Coverage(
-        shares,
-        {domain: sum(found.values()) / sum(sizes.values()) for domain, found in reached.items()},
-        tuple(sizes),
-        {domain: tuple(found[name] / sizes[name] for name in sizes) for domain, found in reached.items()},
-    )
+        held[domains[profile.client]] |= set(covering(parts))
+    layout = account.method.layout
+    sizes = trained(account.net, layout, [Part(base, layout.width) for base in range(layout.count)])
+    reached = {domain: trained(account.net, layout, parts) for domain, parts in held.items()}
+    return {
+        "domains": {domain: sum(found.values()) / sum(sizes.values()) for domain, found in reached.items()},
+        "slices": list(sizes),
+        "reached": {domain: [found[name] / sizes[name] for name in sizes] for domain, found in reached.items()},
+    }
 
 
 def trained(net: Net, layout: Layout, parts: Iterable[Part]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from splitmix.compare.costs_file import ReachedShares
+from splitmix.compare.coverage import ReachedShares
 from splitmix.compare.figures import called, count_axis, families, looks
 from splitmix.compare.standings import MethodRuns
 from splitmix.report import drawing

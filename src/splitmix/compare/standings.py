@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TypedDict
 
-from splitmix.compare.costs_file import StoredCosts, read_costs
+from splitmix.compare.coverage import StoredCosts, read_costs
 from splitmix.compare.statistics import clear_lead, spread_text
 from splitmix.core.errors import UserError
 from splitmix.core.parts import covering

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev, variance
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,32 +16,12 @@ MeanAndSpread = tuple[float, float | None]  # of one value there is no spread
 ClientValues = Mapping[int, Sequence[float | None]]  # of each seed the values of its clients; None: not measured
 
 
-@dataclass(frozen=True)
-class PairedDifference:
+class PairedDifference(NamedTuple):
     """How much more one method has than another, and between which values it may well lie."""
 
     difference: float  # mean over seeds of the mean over clients
     low: float
     high: float
-    seeds: int
-    clients: int  # in all seeds together
-
-    @property
-    def clear(self) -> bool:
-        """Whether chance does not explain it: the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
-
-    @property
-    def verdict(self) -> Literal["higher", "lower", "not clear"]:
-        """What may be said of the first method."""
-        return "not clear" if not self.clear else "higher" if self.low > 0 else "lower"
-
-    @property
-    def resampled(self) -> str:
-        """What stands in for chance, in words."""
-        if self.clients < 2:
-            return "a single client tells nothing of chance"
-        return "clients and seeds resampled" if self.seeds > 1 else "one seed, so clients alone resampled"
 
 
 def paired_bootstrap(
@@ -57,14 +36,13 @@ def paired_bootstrap(
 
     >>> ours = {1: [0.80, 0.70, 0.90, 0.60], 2: [0.82, 0.69, 0.93, 0.64], 3: [0.79, 0.72, 0.91, 0.61]}
     >>> found = paired_bootstrap(ours, {seed: [value - 0.1 for value in values] for seed, values in ours.items()})
-    >>> found.verdict, round(found.difference, 2), round(found.low, 2), round(found.high, 2), found.resampled
-    ('higher', 0.1, 0.1, 0.1, 'clients and seeds resampled')
+    >>> [round(value, 2) for value in found]
+    [0.1, 0.1, 0.1]
     """
     gaps = [_gaps(seed, first[seed], second[seed]) for seed in _same_seeds(first, second)]
-    clients = sum(map(len, gaps))
     difference = fmean(float(gap.mean()) for gap in gaps)
-    if clients < 2:
-        return PairedDifference(difference, -math.inf, math.inf, len(gaps), clients)
+    if sum(map(len, gaps)) < 2:  # a single client tells nothing of chance
+        return PairedDifference(difference, -math.inf, math.inf)
     rng = np.random.default_rng(seed)
     picked = rng.integers(len(gaps), size=(draws, max(1, len(gaps) - 1)))  # (draw, seed)
     means = np.empty(picked.shape)
@@ -72,7 +50,7 @@ def paired_bootstrap(
         here = picked == place
         means[here] = gap[rng.integers(len(gap), size=(int(here.sum()), len(gap)))].mean(axis=1)
     low, high = np.quantile(means.mean(axis=1), ((1 - level) / 2, (1 + level) / 2))
-    return PairedDifference(difference, float(low), float(high), len(gaps), clients)
+    return PairedDifference(difference, float(low), float(high))
 
 
 def _same_seeds(first: ClientValues, second: ClientValues) -> list[int]:

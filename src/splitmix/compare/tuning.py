@@ -11,7 +11,7 @@ from statistics import fmean
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.compare.compare import Contender, refuse_other_settings
+from splitmix.compare.compare import Contender, checked_rate, refuse_other_settings
 from splitmix.compare.statistics import mean_and_spread, spread_text
 from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop
 from splitmix.core.errors import UserError
@@ -30,26 +30,23 @@ JUDGED = (
 )
 
 
-class RateTrial(TypedDict):
+class BestRound(TypedDict):
+    """What a trial is judged by: its best validated round."""
+
+    accuracy: float  # on validation images
+    round: int
+    widths: dict[str, float]
+
+
+class RateTrial(BestRound):
     """One run with one rate."""
 
     method: str
     lr: float
     seed: int
     folder: str
-    accuracy: float  # on validation images
-    round: int
-    widths: dict[str, float]
     seconds: float
     config: str  # its hash
-
-
-class BestRound(TypedDict):
-    """What a trial is judged by: its best validated round."""
-
-    accuracy: float
-    round: int
-    widths: dict[str, float]
 
 
 class ChosenRate(TypedDict):
@@ -86,6 +83,8 @@ class RatesToTry:
     seeds: Sequence[int] = (1,)
 
     def __post_init__(self) -> None:
+        for rate in self.rates:
+            checked_rate(rate)
         own = [contender.label for contender in self.contenders if contender.lr is not None]
         if own:
             raise UserError(f"'{own[0]}' brings its own learning rate, which is what is looked for; name it without")
@@ -128,8 +127,8 @@ def tune(given: Mapping[str, object], tried: RatesToTry, out: Path, workshop: Wo
     suite.check()
     for run in suite:
         tuning = with_trial(tuning, trial_of(run, suite.setups.of(run.config)))
-        write_record(out / "tuning.json", dict(tuning))
-    write_record(out / "tuning.json", dict(tuning))
+        write_record(out / "tuning.json", tuning)
+    write_record(out / "tuning.json", tuning)
     return tuning
 
 
@@ -151,27 +150,30 @@ def trial_runs(given: Mapping[str, object], tried: RatesToTry, out: Path) -> lis
 
 def begun(out: Path, given: Mapping[str, object], tried: RatesToTry, command: str) -> Tuning:
     """A new record, or that of an earlier call: its methods, rates and seeds stay, and all trials of it count."""
-    earlier = read_tuning(out / "tuning.json") if (out / "tuning.json").exists() else None
-    if earlier is not None and not same_settings(earlier, given):
-        raise UserError(f"the tuning in '{out}' was made with other settings; choose another --out")
     config = make_config(given)
-    methods = [contender.label for contender in tried.contenders]
-    return with_choice(
-        {
-            "schema": 1,
-            "task": config.task,
-            "command": command,
-            "judged": JUDGED,
-            "methods": list(dict.fromkeys([*(earlier["methods"] if earlier else ()), *methods])),
-            "rates": sorted({*(earlier["rates"] if earlier else ()), *tried.rates}),
-            "seeds": list(dict.fromkeys([*(earlier["seeds"] if earlier else ()), *tried.seeds])),
-            "rounds": config.rounds,
-            "seconds": 0.0,
-            "settings": dict(given),
-            "chosen": {},
-            "trials": earlier["trials"] if earlier else [],
-        }
-    )
+    found: Tuning = {
+        "schema": 1,
+        "task": config.task,
+        "command": command,
+        "judged": JUDGED,
+        "methods": [contender.label for contender in tried.contenders],
+        "rates": sorted(set(tried.rates)),
+        "seeds": list(tried.seeds),
+        "rounds": config.rounds,
+        "seconds": 0.0,
+        "settings": dict(given),
+        "chosen": {},
+        "trials": [],
+    }
+    if (out / "tuning.json").exists():
+        earlier = read_tuning(out / "tuning.json")
+        if json.dumps(earlier["settings"], sort_keys=True) != json.dumps(found["settings"], sort_keys=True):
+            raise UserError(f"the tuning in '{out}' was made with other settings; choose another --out")
+        found["methods"] = list(dict.fromkeys([*earlier["methods"], *found["methods"]]))
+        found["rates"] = sorted({*earlier["rates"], *found["rates"]})
+        found["seeds"] = list(dict.fromkeys([*earlier["seeds"], *found["seeds"]]))
+        found["trials"] = earlier["trials"]
+    return with_choice(found)
 
 
 def trial_of(run: TrialRun, setup: Setup) -> RateTrial:
@@ -179,15 +181,12 @@ def trial_of(run: TrialRun, setup: Setup) -> RateTrial:
     served = {str(width) for width in setup.method.widths}
     widths = served & {str(budget) for budget in setup.budgets.at(0)} or served
     rows = read_metrics(run.folder)
-    best = best_round(rows, widths)
     return {
         "method": run.label,
         "lr": run.config.lr,
         "seed": run.config.seed,
         "folder": run.folder.name,
-        "accuracy": best["accuracy"],
-        "round": best["round"],
-        "widths": best["widths"],
+        **best_round(rows, widths),
         "seconds": round(round_seconds(rows), 1),
         "config": run.config.digest(),
     }
@@ -275,8 +274,3 @@ def read_tuning(file: Path) -> Tuning:
         raise UserError(f"there is no tuning record '{file}'; make one by: splitmix tune")
     again = "tune into another folder"
     return read_record(file, Tuning, damaged="is no tuning record", remedy=again, newer=again)
-
-
-def same_settings(tuning: Tuning, given: Mapping[str, object]) -> bool:
-    """Whether a record was made with these settings."""
-    return json.dumps(tuning["settings"], sort_keys=True) == json.dumps(dict(given), sort_keys=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, pstdev
 
-from splitmix.compare.costs_file import ReachedShares
+from splitmix.compare.coverage import ReachedShares
 from splitmix.compare.maps import draw_boxes, draw_coverage, draw_losses
 from splitmix.report.drawing import GREY
 from splitmix_paper.claims import Cell, Claim, Place, alike, higher, less
