@@ -4,6 +4,7 @@ Every number is read from the files of the runs: results, metrics, and costs cou
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,9 +27,9 @@ from splitmix.compare.standings import (
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.report.drawing import Picture, drawn_pictures
-from splitmix.report.pages import Fact, duration, render, share
-from splitmix.report.tables import norm_text, percent, plain
-from splitmix.runs.records import Result, read_config
+from splitmix.report.pages import duration, render, share
+from splitmix.report.tables import norm_text, percent
+from splitmix.runs.records import read_config
 
 
 @dataclass(frozen=True)
@@ -98,33 +99,28 @@ def comparison_page(entries: Sequence[MethodRuns], command: str) -> str:
     """The page, as HTML."""
     first = entries[0].runs[0]
     task = first.result.get("task", "a task")
+    budgets = Counter(client["budget"] for client in first.result["clients"])
+    seconds = [run.result["seconds"] for entry in entries for run in entry.runs if "seconds" in run.result]
     return render(
         "comparison.html.j2",
         "splitmix.compare",
         title=f"{task}: methods compared",
         kind=f"{len(entries)} methods on {task}",
         headline=comparison_headline(entries),
-        facts=[*_facts(entries)],
+        entries=entries,
+        result=first.result,
+        rule=RULE,
+        greyed=GREYED if any(entry.over_budget for entry in entries) else "",
+        norm=norm_text(first.result),
+        time=duration(sum(seconds)) if seconds else "",
         overview=overview_table(entries),
         costs=cost_table(entries),
         pictures=drawn_pictures(_draws(entries)),
-        notes=[*_notes(entries)],
         command=command or "-",
-        settings=[*_settings(entries)],
+        budgets=", ".join(f"{count} clients {width}" for width, count in budgets.items()),
         folder=first.folder.name,
         config=read_config(first.folder),
     )
-
-
-def _facts(entries: Sequence[MethodRuns]) -> Iterator[Fact]:
-    result, seeds = entries[0].runs[0].result, len(entries[0].runs)
-    yield "", len(entries), "methods"
-    yield "", seeds, "seed" + "s" * (seeds > 1)
-    yield "", len(result["clients"]), "clients"
-    yield "", plain(result.get("rounds")), "rounds"
-    seconds = [run.result["seconds"] for entry in entries for run in entry.runs if "seconds" in run.result]
-    if seconds:
-        yield "trained in", duration(sum(seconds)), ""
 
 
 def _draws(entries: Sequence[MethodRuns]) -> Iterator[Callable[[], Picture]]:
@@ -135,41 +131,6 @@ def _draws(entries: Sequence[MethodRuns]) -> Iterator[Callable[[], Picture]]:
     yield partial(compare_maps.client_boxes, entries)
     yield partial(compare_maps.domain_losses, entries)
     yield partial(compare_maps.coverage_map, entries)
-
-
-def _notes(entries: Sequence[MethodRuns]) -> Iterator[str]:
-    """What a careful reader should know."""
-    result = entries[0].runs[0].result
-    yield "All methods met the same data, budgets, clients, rounds and seeds, in the same loop."
-    yield RULE
-    if any(entry.over_budget for entry in entries):
-        yield GREYED
-    rates = {entry.lr for entry in entries}
-    if len(rates) > 1:
-        yield "Learning rates differ by method, as the table says; that is fair if all were tuned with the same effort."
-    else:
-        yield f"All methods used the learning rate {plain(entries[0].lr)}; a method may do better with one of its own."
-    yield "Accuracy is a mean over clients: each client counts the same, however many images it has."
-    yield f"The norm layers use {norm_text(result)}."
-    yield "Each run kept the weights of its best validation round; test images were scored once, at the end."
-    yield "Wall-clock is the training time of the rounds on the computer of these runs, without validation."
-
-
-def _settings(entries: Sequence[MethodRuns]) -> Iterator[tuple[str, str]]:
-    """All that is needed to make it again."""
-    result = entries[0].runs[0].result
-    yield "Data", plain(result.get("data"))
-    yield "Net", plain(result.get("net"))
-    yield "Budgets", _budgets(result)
-    yield "Seeds", ", ".join(str(run.seed) for run in entries[0].runs)
-    yield "Learning rates", ", ".join(f"{entry.label}: {plain(entry.lr)}" for entry in entries)
-    yield "Runs", ", ".join(run.folder.name for entry in entries for run in entry.runs)
-    yield "Versions", ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items())
-
-
-def _budgets(result: Result) -> str:
-    budgets = [client["budget"] for client in result["clients"]]
-    return ", ".join(f"{budgets.count(width)} clients {width}" for width in dict.fromkeys(budgets))
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -13,8 +13,8 @@ from splitmix.report import figures
 from splitmix.report.attendance import failures, turnout
 from splitmix.report.drawing import Picture, drawn_pictures, save
 from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table, masking_table
-from splitmix.report.pages import Fact, duration, render, share
-from splitmix.report.tables import Table, norm_text, percent, plain, width_table
+from splitmix.report.pages import duration, render, share
+from splitmix.report.tables import Table, norm_text, percent, width_table
 from splitmix.runs.grid import GridRecord, stored_grids
 from splitmix.runs.masking import read_masking
 from splitmix.runs.records import MetricRow, Result, domain_names, main_scores, read_config, read_metrics, read_result
@@ -60,22 +60,26 @@ def _page(
     folder: Path, result: Result, metrics: list[MetricRow], pictures: list[Picture], grids: list[GridSection]
 ) -> str:
     task, masking = result.get("task", "a task"), read_masking(folder / "masking.json")
+    clients, last = result["clients"], main_scores(result)[-1]
     return render(
         "run.html.j2",
         title=f"{task}: a Split-Mix report",
         kind=f"{result.get('method', 'federated')} on {task}",
         headline=run_headline(result),
-        facts=[*_facts(result)],
+        result=result,
+        kept=result.get("best_round", -1) + 1,
+        time=duration(result["seconds"]) if "seconds" in result else "",
         widths=width_table(result),
         pictures=[picture for picture in pictures if picture.name != "domains" or len(domain_names(result)) > 1],
-        notes=[*_notes(result)],
+        widest=share(last["width"]),
+        pooled=percent(last.get("pooled")),
+        last_norm=last.get("norm"),
+        images=sum(client.get("test", 0) for client in clients) / max(1, len(clients)),
+        norm=norm_text(result),
         grids=grids,
         masking=None if masking is None else masking_table(masking),
         turnout=turnout(metrics),
         failures=failures(metrics),
-        command=plain(result.get("command")),
-        settings=[*_settings(result)],
-        sha256=plain(result.get("weights_sha256")),
         config=read_config(folder),
     )
 
@@ -87,15 +91,6 @@ def _grid_section(number: int, grid: GridRecord) -> GridSection:
     return GridSection(heading, grid_table(grid), [*grid_notes(grid)], pictures)
 
 
-def _facts(result: Result) -> Iterator[Fact]:
-    """A line of key numbers under the headline."""
-    yield "", len(result["clients"]), "clients"
-    yield "", plain(result.get("rounds")), "rounds"
-    if "seconds" in result:
-        yield "trained in", duration(result["seconds"]), ""
-    yield "seed", plain(result.get("seed")), ""
-
-
 def _draws(result: Result, metrics: list[MetricRow]) -> Iterator[Callable[[], Picture]]:
     """The pictures of a run."""
     yield partial(figures.convergence, metrics, best_round=result.get("best_round"))
@@ -104,48 +99,3 @@ def _draws(result: Result, metrics: list[MetricRow]) -> Iterator[Callable[[], Pi
     yield partial(figures.by_domain, result)
     yield partial(figures.per_client, result)
     yield partial(figures.budgets, result)
-
-
-def _notes(result: Result) -> Iterator[str]:
-    """What a careful reader should know."""
-    last, clients = main_scores(result)[-1], result["clients"]
-    note = "Accuracy is a mean over clients: each client counts the same, however many images it has."
-    if last.get("pooled") is not None:
-        note += f" If each image counts the same, {share(last['width'])} reaches {percent(last['pooled'])} %."
-    yield note
-    batch = " An answer may then depend on the other images in the batch, and single images may fare worse."
-    yield f"The norm layers use {norm_text(result)}." + batch * (last.get("norm") == "batch")
-    images = sum(client.get("test", 0) for client in clients)
-    if images:
-        mean = images / len(clients)
-        yield (
-            f"A client has {mean:.0f} test images on average, so one image is {100 / mean:.1f} points of its accuracy; "
-            "look at groups of clients before single ones."
-        )
-    if _kept(result):
-        judged = ", clean and under the training attack" * (result.get("objective", "plain") not in ("plain", "masked"))
-        kept = result["best_round"] + 1
-        yield f"The weights of round {kept} were kept, by their accuracy on validation images{judged}."
-    yield "This is one run with one seed. Another seed moves every number a little; compare methods over several."
-    yield "Milliseconds are those of one image at a time on the computer of this run; parameters and MACs are counted."
-
-
-def _settings(result: Result) -> Iterator[tuple[str, str]]:
-    """All that is needed to make the run again."""
-    get = result.get
-    yield "Data", plain(get("data"))
-    yield "Method", f"{plain(get('method'))}, atom {plain(get('atom'))}; net {plain(get('net'))}"
-    yield "Norms", f"{plain(get('norm'))}; the table uses {norm_text(result)}"
-    yield "Rounds", plain(get("rounds")) + (f", of which {result['best_round'] + 1} was kept" if _kept(result) else "")
-    yield "Seed", plain(get("seed"))
-    if "bases" in result:
-        yield "Order of bases", f"{plain(get('order'))}: {', '.join(map(str, result['bases']))}"
-    if "seconds" in result:
-        work = f"workers: {plain(get('workers'))}, threads in each: {plain(get('threads'))}"
-        yield "Time", f"{duration(result['seconds'])} ({work})"
-    if "versions" in result:
-        yield "Versions", ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-
-
-def _kept(result: Result) -> bool:
-    return result.get("best_round", -1) >= 0
