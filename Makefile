@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
+unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all modules again
 
 .PHONY: help demo test test-here test-fast test-federation check bench clean
 

@@ -17,9 +17,11 @@ from helpers.toys import ATOM, LAYOUT, Tiny, bases, toy_split
 from splitmix.attacks import ATTACKS, find_attack
 from splitmix.attacks.autoattack import AutoAttack
 from splitmix.attacks.pgd import PGD
+from splitmix.core.client import SGD
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
+from splitmix.core.types import Plan
 
 STRONG = PGD(eps=0.1, steps=3, step=0.05)
 
@@ -45,12 +47,10 @@ def toy_net():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.Tanh(), nn.Linear(16, 3))
     x, y = toy_batch()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+    optimizer = SGD([*net.parameters()], Plan(lr=0.3, momentum=0.9))
     for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-    optimizer.zero_grad()
+        optimizer.step(F.cross_entropy(net(x), y))
+    net.zero_grad()
     return net
 
 

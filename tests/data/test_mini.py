@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from splitmix.core.errors import UserError
 from splitmix.data import mini
@@ -42,6 +41,15 @@ def fingerprint(domains: tuple[Domain, ...]) -> str:
     return digest.hexdigest()
 
 
+@pytest.fixture(scope="module")
+def digits():
+    """UCI's digits, as scikit-learn has them."""
+    from sklearn.datasets import load_digits
+
+    return load_digits()
+
+
+@pytest.mark.slow
 def test_the_four_domains_come_in_their_order_and_the_same_each_time(domains):
     assert [domain.name for domain in domains] == ["pen", "photo", "print", "sign"]
     for domain in domains:
@@ -58,16 +66,18 @@ def test_every_split_has_as_many_images_of_each_digit(domains, split, count):
         assert np.bincount(labels).tolist() == [count] * 10
 
 
-def test_no_image_and_no_handwriting_is_used_twice(domains):
+@pytest.mark.slow  # imports scikit-learn
+def test_no_image_and_no_handwriting_is_used_twice(domains, digits):
     images = [image.tobytes() for d in domains for x in (d.x_train, d.x_test) for image in x]
     assert len(set(images)) == len(images)
     rows = np.concatenate(list(handwriting_rows().values()))
     assert len(np.unique(rows)) == len(rows) == 2 * (580 + 290)
-    assert len(np.unique(load_digits().data[rows], axis=0)) == len(rows)
+    assert len(np.unique(digits.data[rows], axis=0)) == len(rows)
 
 
-def test_the_rows_say_which_handwriting_an_image_shows(domains):
-    pen, rows, digits = domains[0], handwriting_rows()["pen", "test"], load_digits()
+@pytest.mark.slow
+def test_the_rows_say_which_handwriting_an_image_shows(domains, digits):
+    pen, rows = domains[0], handwriting_rows()["pen", "test"]
     assert (digits.target[rows] == pen.y_test).all()
     for image, small in zip(pen.x_test[:, 3:25, 3:25, 0], digits.images[rows], strict=True):
         coarse = np.kron(small, np.ones((11, 11)))[2::4, 2::4]  # 8x8 to 22x22

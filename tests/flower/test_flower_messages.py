@@ -50,7 +50,9 @@ def test_tensors_arrive_to_the_bit(values, count):
     assert {name: value.dtype for name, value in back.items()} == dict.fromkeys(weights, torch.float32)
 
 
-@given(st.floats(allow_nan=False), st.integers(-(2**70), 2**70), widths, st.text(max_size=9), st.booleans())
+@given(
+    st.floats(allow_nan=False), st.integers(-(2**70), 2**70), widths, st.text('a"\\\n\0ü€😀', max_size=9), st.booleans()
+)
 @settings(max_examples=30, deadline=None)
 def test_records_arrive_as_they_were(number, count, width, text, flag):
     plan = Plan(lr=number, epochs=count)

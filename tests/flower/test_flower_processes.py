@@ -20,14 +20,12 @@ from safetensors.torch import load
 pytest.importorskip("flwr", reason='Flower is not installed; pip install "splitmix[flower]"')
 
 from helpers.flower_gate import MARK, close_gate, open_gate, rounds_of
-from helpers.flower_intruders import LINKS
 from helpers.tiny_task import SETTINGS, stripes_folder
 from helpers.toys import to_bytes
 from splitmix.cli.flower import RemoteClients, train_remotely, up
 from splitmix.core.errors import UserError
 from splitmix.core.rounds import federate
 from splitmix.engines.clients import Replay
-from splitmix.flower.forking import SuperLink
 from splitmix.flower.site import flwr, launch, marked, read_site, revive, stop
 from splitmix.flower.tls import make_certificates, make_node_key
 from splitmix.runs.config import make_config, read_toml
@@ -160,6 +158,8 @@ def online(site):
 @pytest.fixture(scope="module")
 def intruders(place, secure):
     """Four nodes that must not be let in knock at a federation, which trains meanwhile."""
+    from helpers.flower_intruders import LINKS, SuperLink  # here, as it imports all of Flower
+
     site = read_site(secure)
     make_certificates(place / "other")
     key = make_node_key(place / "revoked")

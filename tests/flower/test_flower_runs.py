@@ -19,7 +19,6 @@ from helpers.tiny_task import SETTINGS, stripes
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
 from splitmix.flower.fleet import Fleet
-from splitmix.flower.forking import SuperLink, be_node
 from splitmix.flower.node import NodeConfig, app, client_app, equip
 from splitmix.flower.server import ROSTER, Order, read_roster, remote_setup, roster_text, run_on_grid
 from splitmix.flower.submit import write_app
@@ -159,7 +158,10 @@ def test_what_cannot_be_done_on_flower_is_said_first(own, tmp_path, more, why):
         run_on_grid(stripes_grid(own), Order(config, tmp_path / "run"))
 
 
+@pytest.mark.slow  # imports all of Flower
 def test_a_node_elsewhere_than_on_linux_is_pointed_to_flowers_own(monkeypatch):
+    from splitmix.flower.forking import SuperLink, be_node
+
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UserError, match="flower-supernode"):
         be_node({"partition-id": 0, "num-partitions": 4, "task": "mini"}, SuperLink("127.0.0.1:9"))

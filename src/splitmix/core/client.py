@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from splitmix.core.batches import ClientData, Split, augmented, even_batches, shuffled
 from splitmix.core.errors import UserError
@@ -17,6 +18,7 @@ from splitmix.core.types import (
     Calibrate,
     Job,
     Part,
+    Plan,
     Question,
     Score,
     Tally,
@@ -67,31 +69,49 @@ def train_client(
     start = with_own_norms(download, parts, private, own)
     leaves = {name: value.clone().requires_grad_(name in names) for name, value in start.items()}
     forward = Parts(net, job.parts, leaves)
-    optimizer = torch.optim.SGD(
-        [leaves[name] for name in leaves if name in names],
-        lr=plan.lr,
-        momentum=plan.momentum,
-        weight_decay=plan.weight_decay,
-        fused=True,
-    )
-    if plan.momentum:  # made here, not at the first step: that batch may reach only some of the parameters
-        for leaf in optimizer.param_groups[0]["params"]:
-            optimizer.state[leaf]["momentum_buffer"] = torch.zeros_like(leaf)
+    optimizer = SGD([leaf for leaf in leaves.values() if leaf.requires_grad], plan)
     rng = torch_rng_for(job.seed, "client", job.round, job.client)
     losses = []
     for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
         x, y = data.train.batch(picks)
         with torch.autocast(x.device.type, torch.bfloat16) if plan.precision == "mixed" else nullcontext():
             loss = objective(forward, augmented(x, data.augment, rng), y, rng)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        optimizer.step(loss)
         losses.append(loss.detach())
     trained = {name: value.detach() for name, value in leaves.items()}
     keep_norms(trained, parts, private, own)
     upload = {name: value for name, value in trained.items() if name not in private}
     mean = float(torch.stack(losses).mean()) / objective.terms(len(job.parts))
     return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean}, run=job.run)
+
+
+class SGD:
+    """`torch.optim.SGD` without its class, whose first use imports a compiler: seconds for every process."""
+
+    def __init__(self, leaves: Sequence[Tensor], plan: Plan) -> None:
+        self.leaves, self.plan = leaves, plan
+        # made here, not at the first step: that batch may reach only some of the leaves
+        self.velocities = [torch.zeros_like(leaf) for leaf in leaves] if plan.momentum else []
+
+    def step(self, loss: Tensor) -> None:
+        """Move each leaf that the loss depends on."""
+        for leaf in self.leaves:
+            leaf.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        reached = [i for i, leaf in enumerate(self.leaves) if leaf.grad is not None]
+        with torch.no_grad():
+            sgd(
+                [self.leaves[i] for i in reached],
+                [gradient for leaf in self.leaves if (gradient := leaf.grad) is not None],
+                [self.velocities[i] for i in reached if self.velocities],
+                fused=True,
+                lr=self.plan.lr,
+                momentum=self.plan.momentum,
+                weight_decay=self.plan.weight_decay,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
 
 
 @dataclass(frozen=True)

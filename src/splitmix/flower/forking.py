@@ -34,7 +34,7 @@ from httpx import HTTPError
 
 from splitmix.core.errors import UserError
 from splitmix.flower import server  # noqa: F401  (what a forked server needs)
-from splitmix.flower.node import NodeConfig, Said, import_all
+from splitmix.flower.node import NodeConfig, Said
 from splitmix.flower.site import SERVER, Site, free_port, is_running, read_site
 
 POLL = 0.5  # seconds between two looks for work
@@ -50,7 +50,6 @@ APPS: dict[TaskType, Callable[[], None]] = {
 def main(folder: str, *names: str) -> None:
     """Fork what is named of the federation that a folder knows."""
     site = read_site(Path(folder))
-    import_all()
     for name in names:
         log = site.log(name if name == SERVER else f"node-{name}")
         print(name, forked(log, partial(serve_runs, site) if name == SERVER else partial(be_known, site, int(name))))
@@ -97,10 +96,9 @@ class SuperLink:
 def be_node(said: Said, link: SuperLink) -> None:
     """Be a SuperNode with this configuration until a signal ends it, or it is turned away.
 
-    All is imported and read before the first job.
+    Its images are read before the first job.
     """
     NodeConfig.read(said).domains()
-    import_all()
     if sys.platform != "linux":
         raise UserError("a node is run like this on Linux only; elsewhere start Flower's own flower-supernode")
     quoted = {key: f'"{value}"' if isinstance(value, str) else value for key, value in said.items()}

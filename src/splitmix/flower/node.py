@@ -6,7 +6,6 @@ from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -146,11 +145,6 @@ def dealt(config: Config, name: str, root: Path | None) -> Task:
         raise UserError(f"this node holds the task '{name}', but the run is on '{config.task}'; train on '{name}'")
     settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
     return find_task(name, root=root, seed=config.seed, settings=settings)
-
-
-def import_all() -> None:
-    """Have PyTorch import what it imports at the first use of an optimizer: a second and more."""
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
 
 
 def client_app(introduce: Introduce, equip: Equip, attacks: Collection[type] = ()) -> ClientApp:
