@@ -44,9 +44,7 @@ def prepare(task: str, root: Path, *, download: bool = False, tell: Tell = print
     for name in NEEDS.get(task, ()):
         if (root / name).exists():
             continue
-        way = _fetched(name, root, tell, watch) if download else _ready(name, root)
-        if way is None:
-            way = _ready(name, root)
+        way = _ready(name, root, download, tell, watch)
         if way is not None:
             _make(name, way, root, tell)
         elif name not in STAND_INS or not (root / STAND_INS[name]).exists():
@@ -58,17 +56,11 @@ def prepare(task: str, root: Path, *, download: bool = False, tell: Tell = print
         )
 
 
-def _ready(name: str, root: Path) -> Way | None:
-    """The first way for which all originals are there."""
-    there = (way for way in WAYS[name] if all(_place(original, root) for original in way.originals))
-    return next(there, None)
-
-
-def _fetched(name: str, root: Path, tell: Tell, watch: Watch | None) -> Way | None:
-    """The first way whose originals are there, or can be fetched, which is done."""
+def _ready(name: str, root: Path, download: bool, tell: Tell, watch: Watch | None) -> Way | None:
+    """The first way whose originals are there, or may and can be fetched, which is done."""
     for way in WAYS[name]:
         absent = [original for original in way.originals if not _place(original, root)]
-        if all(original.url for original in absent):
+        if all(download and original.url for original in absent):
             for original in absent:
                 target = _folder(root) / original.path
                 fetch(original.url, target, md5=original.md5, watch=watch)

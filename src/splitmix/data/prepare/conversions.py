@@ -53,26 +53,16 @@ def stratified(labels: NDArray[np.int64], rows: int = 7438) -> tuple[NDArray[np.
     return train[:rows].astype(np.int64), test.astype(np.int64)
 
 
-def write_digits(halves: Sequence[Half], target: Path) -> None:
-    """Join the official parts, split them as FedBN does, and keep 28x28 pixels."""
+def write_digits(halves: Sequence[Half], target: Path, *, split: bool = True) -> None:
+    """Join two parts and split them as FedBN does, or keep them as they are; with 28x28 pixels."""
     labels = np.concatenate([half.labels for half in halves])
     try:
-        train, test = stratified(labels)
+        rows = stratified(labels) if split else np.split(np.arange(len(labels)), [len(halves[0].labels)])
     except ValueError as error:
         raise UserError(f"cannot split {len(labels)} digits for {target.name} ({error}); fetch them anew") from None
-    x = _gather(halves, np.concatenate([train, test]))
-    cut = len(train)
-    y_train, y_test = labels[train].astype(np.uint8), labels[test].astype(np.uint8)
-    write_arrays(target, {"x_train": x[:cut], "y_train": y_train, "x_test": x[cut:], "y_test": y_test})
-
-
-def write_fedbn(train: Half, test: Half, target: Path) -> None:
-    """Keep FedBN's own split, with 28x28 pixels."""
-    arrays = {}
-    for part, half in (("train", train), ("test", test)):
-        arrays[f"x_{part}"] = _gather([half], np.arange(len(half.labels)))
-        arrays[f"y_{part}"] = half.labels.astype(np.uint8)
-    write_arrays(target, arrays)
+    x_train, x_test = np.split(_gather(halves, np.concatenate(rows)), [len(rows[0])])
+    y_train, y_test = (labels[part].astype(np.uint8) for part in rows)
+    write_arrays(target, {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
 
 
 def _gather(halves: Sequence[Half], rows: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -113,7 +103,7 @@ def _digits_ways(terms: str, fedbn: str, own: tuple[Original, ...], read: ReadHa
 
     def convert_fedbn(folder: Path, target: Path) -> None:
         *parts, test = (folder / original.path for original in theirs)
-        write_fedbn(originals.read_fedbn(parts), originals.read_fedbn([test]), target)
+        write_digits([originals.read_fedbn(parts), originals.read_fedbn([test])], target, split=False)
 
     return (Way(own, convert, TERMS[terms]), Way(theirs, convert_fedbn, TERMS[terms]))
 
