@@ -106,29 +106,26 @@ FEDBN_NAMES = ("back_pack", *OFFICE.class_names[1:5], "laptop_computer", *OFFICE
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("known", "inner", "names"), [(PACS, "", PACS.class_names), (OFFICE, "a/b", FEDBN_NAMES)], ids=["pacs", "office"]
+    ("known", "size", "inner", "names"),
+    [(PACS, 256, "", PACS.class_names), (OFFICE, 96, "a/b", FEDBN_NAMES)],
+    ids=["pacs", "office"],
 )
-def test_class_folders_are_split_by_lot_wherever_they_lie_and_by_any_of_their_names(tmp_path, known, inner, names):
+def test_class_folders_are_split_by_lot_wherever_they_lie_and_by_any_of_their_names(
+    tmp_path, known, size, inner, names
+):
     made.write_pictures(tmp_path / "originals" / known.name / inner, [n[-1] for n in known.domains], names)
-    quiet(known.name, tmp_path)
-    pack = read_pack(tmp_path / known.file(96))
+    quiet(known.task(size), tmp_path)
+    pack = read_pack(tmp_path / known.file(size))
     assert [domain.name for domain in pack] == [names[0] for names in known.domains]
+    assert pack[0].x_train.shape[1:] == (size, size, 3)
     for domain in pack:
         assert np.bincount(domain.y_train).tolist() == [4] * len(known.class_names)
         assert np.bincount(domain.y_test).tolist() == [1] * len(known.class_names)
-    (tmp_path / known.file(96)).rename(tmp_path / "first.npz")
-    quiet(known.name, tmp_path)
-    with np.load(tmp_path / known.file(96)) as again, np.load(tmp_path / "first.npz") as first:
+    assert [path.name for path in tmp_path.glob("*.npz")] == [known.file(size)]  # no other size
+    (tmp_path / known.file(size)).rename(tmp_path / "first.npz")
+    quiet(known.task(size), tmp_path)
+    with np.load(tmp_path / known.file(size)) as again, np.load(tmp_path / "first.npz") as first:
         assert all((again[key] == first[key]).all() for key in first.files)
-
-
-@pytest.mark.slow
-def test_the_larger_size_is_a_task_of_its_own(tmp_path):
-    made.write_pictures(tmp_path / "originals/pacs", [n[0] for n in PACS.domains], PACS.class_names)
-    quiet("pacs-256", tmp_path)
-    task = find_task("pacs-256", root=tmp_path, settings={"clients": 4})
-    assert (task.name, task.train.images.shape[1:]) == ("pacs-256", (256, 256, 3))
-    assert not (tmp_path / "pacs_96.npz").exists()
 
 
 def test_a_record_says_what_a_file_was_made_from(tmp_path):

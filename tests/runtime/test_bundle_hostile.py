@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load, save
 
 from helpers.bundles import images as pictures
-from helpers.bundles import random_bundle, random_weights, replace_base, sealed, with_header
+from helpers.bundles import random_weights, replace_base, sealed, with_header
 from splitmix import Model
 from splitmix.core.errors import UserError
-from splitmix.core.width import Width
 from splitmix.runtime.bundle import Bundle
 from splitmix.runtime.manifest import from_bytes
 
@@ -36,13 +35,6 @@ def test_a_bundle_is_read_as_it_was_written(bundle):
     weights = random_weights(atom="1/16", bases=4)
     for name, value in Bundle.open(bundle.path).read([0, 2]).items():
         assert torch.equal(value, weights[name][[3, 1]])  # the bundle's order is the reverse
-
-
-def test_any_first_bases_will_do_but_none_may_be_left_out(copy):
-    (copy / "base-3.safetensors").unlink()
-    assert Model.load(copy).widths[-1] == Width(3, 16)
-    (copy / "base-1.safetensors").unlink()
-    assert "base-1.safetensors' is missing, though base-2.safetensors is there" in refusal(Model.load, copy)
 
 
 def swap(folder):
@@ -81,6 +73,10 @@ def write(data):
     [
         (lambda f: os.truncate(f / "base-1.safetensors", 1000), "has 1,000 bytes, but the manifest says"),
         (lambda f: os.truncate(f / "base-1.safetensors", 0), "has 0 bytes"),
+        (
+            lambda f: (f / "base-1.safetensors").unlink(),
+            "base-1.safetensors' is missing, though base-2.safetensors is there",
+        ),
         (grow, "has 10,737,418,240 bytes, more than the"),
         (swap, "base-1.safetensors' is damaged or of another bundle"),
         (to_link, "base-1.safetensors' cannot be read (it is a link)"),
@@ -194,7 +190,7 @@ def test_a_hostile_manifest_is_one_sentence(bundle, change, words):
         (lambda h: h["fc1.bias"].update(data_offsets=None), "'fc1.bias' is not F32"),
         (lambda h: h["fc1.bias"].update(more=1), "'fc1.bias' is not F32"),
         (lambda h: h.update({"fc1.bias": []}), "'fc1.bias' is not F32"),
-        (lambda h: h.update({"../../x\n": h.pop("fc1.bias")}), "its entries differ in '../../x?'"),
+        (lambda h: h.update({"../../x\n": h.pop("fc1.bias")}), "its entries differ in '../../x '"),
         (lambda h: h.update(__metadata__={"a": 1}), "has metadata that is not text"),
     ],
 )
@@ -218,12 +214,6 @@ def test_numbers_that_overflow_are_one_sentence(copy):
     tensors = load((copy / "base-0.safetensors").read_bytes())
     replace_base(copy, 0, save({n: v * 1e30 if n.startswith("fc") else v for n, v in tensors.items()}))
     assert "overflow on these images" in refusal(Model.load(copy), pictures(2))
-
-
-def test_a_base_of_another_bundle_is_noticed(copy, tmp_path):
-    other = random_bundle(tmp_path / "other", atom="1/16", bases=4, seed=9)
-    shutil.copy(other.path / "base-3.safetensors", copy)
-    assert "base-3.safetensors' is damaged or of another bundle" in refusal(Model.load, copy)
 
 
 @pytest.mark.parametrize("path", ["nowhere", "base-0.safetensors", "a\0b", ""])

@@ -208,27 +208,6 @@ def test_calibrate_on_the_command_line(bundle, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["plan", "nowhere"], "there is no bundle 'nowhere'"),
-        (["probe", "."], "is no bundle"),
-        (["calibrate", "nowhere", "."], "there is no bundle 'nowhere'"),
-        (["bundle", "nowhere"], "holds no finished run"),
-        (["bundle", "nowhere", "--image", "3x3"], "'3x3' is not the size of an image"),
-        (["plan", "digit", "--train"], "--train needs the memory of the client"),
-        (["plan", "digt", "--train", "--max-mb", "4"], "did you mean 'digit'"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_code_two(words, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    err = capsys.readouterr().err
-    assert (left.value.code, err.count("\n")) == (2, 1)
-    assert said in err
-
-
-@pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda folder: None, "has no pictures"),
