@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.accounts import TINY, tiny
+from helpers.runs import LEVERS
 from helpers.tiny_task import SETTINGS, stripes_task
 from helpers.toys import ATOM, FULL, HALF, Tiny, ToyClients
 from splitmix.compare.costs import (
@@ -150,7 +151,7 @@ class Echo:
 
 
 @pytest.mark.parametrize("norm", ["post", "tracked"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, LEVERS])
 def test_a_replay_finds_the_traffic_of_the_run_itself(name, norm):
     account, how, moved = tiny(name, norm=norm), Federation(5, Plan(batch=4), cohort=3, seed=2), []
     net, layout = Net(Tiny), account.method.layout

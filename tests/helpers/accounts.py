@@ -6,7 +6,7 @@ from splitmix.core.types import Setting
 from splitmix.methods import find_method
 from splitmix.objectives.losses import Plain
 
-SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3)
+SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3, rounds=4)
 TINY = {width: 9 * c * c + 18 * c + 3 for width, c in ((ATOM, 2), (HALF, 4), (FULL, 8))}  # 75, 219, 723 parameters
 
 

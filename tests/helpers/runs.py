@@ -11,7 +11,7 @@ from splitmix.runs.records import read_result
 from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import set_up
 
-LEVERS = {"name": "splitmix", "draws": "anchored", "mutual": 0.2}
+LEVERS = {"name": "splitmix", "fork": 0.5, "draws": "anchored", "mutual": 0.2}
 VARIANTS = {
     "post": {"norm": "post"},
     "batch": {"norm": "batch", "order": "validation"},

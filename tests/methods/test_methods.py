@@ -29,7 +29,7 @@ from splitmix.runs.run import train_rounds
 from splitmix.runs.setup import set_up
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add_a_method.py"
-SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3)
+SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3, rounds=2)
 COHORT = ToyClients().profiles(0)
 PLAN = Plan(lr=0.1, batch=8)
 
@@ -155,7 +155,7 @@ def test_a_run_goes_on_from_any_round_as_if_it_had_not_stopped(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*METHODS, LEVERS])
+@pytest.mark.parametrize("name", [*METHODS, {**LEVERS, "fork": 0}])  # two channels alone learn too little to fork
 def test_it_learns_a_task_from_end_to_end(name):
     """Chance is 1/3. The narrowest nets of a method may know less than its widest."""
     settings = {**SETTINGS, "method": name, "rounds": 10, "eval_every": 10, "order": "natural"}
@@ -184,6 +184,8 @@ def test_it_learns_a_task_from_end_to_end(name):
         ({"name": "splitmix", "mutual": -1}, "mutual -1 is no weight of distillation; give 0 for none, or try 0.2"),
         ({"name": "splitmix", "mutual": "much"}, "mutual 'much' is no weight of distillation"),
         ({"name": "splitmix", "mutual": True}, "mutual True is no weight of distillation"),
+        ({"name": "splitmix", "fork": 1}, "fork 1 is no share of the rounds in [0, 1); give 0 for none, or try 0.2"),
+        ({"name": "fedensemble", "fork": "half"}, "fork 'half' is no share of the rounds in [0, 1)"),
         ({"name": "heterofl", "colour": "red"}, "method heterofl does not take these settings"),
         ({"mode": "free"}, "a method needs a name"),
     ],
@@ -204,6 +206,12 @@ def test_an_atom_must_divide_the_budgets(name):
 def test_a_client_below_the_narrowest_width_is_named(name):
     with pytest.raises(UserError, match=r"^client 7 has budget 1/8, below the narrowest width 1/4; give it"):
         find_method(name, SETTING).assign(0, [Profile(7, Width(1, 8), samples=10)])
+
+
+def test_norms_that_stay_on_the_clients_are_refused_where_bases_start_from_one():
+    config = make_config({**SETTINGS, "method": LEVERS, "norm": "local"}, own=["task"])
+    with pytest.raises(UserError, match=r"^with norm 'local' the norms of base 0 stay on the clients, [^;]*; choose"):
+        set_up(config, task=stripes_task())
 
 
 def test_norms_that_stay_on_the_clients_are_refused_where_widths_are_nested():

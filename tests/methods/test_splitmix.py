@@ -1,16 +1,21 @@
 """Split-Mix: who trains which bases, and which bases make up a width."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.toys import METHOD, toy_federation, toy_simulator, toy_weights
 from splitmix.core.errors import UserError
+from splitmix.core.rounds import federate
 from splitmix.core.types import Part, Profile, Setting
 from splitmix.core.width import Width
+from splitmix.methods import find_method
 from splitmix.methods.bases import DRAWS, FedEnsemble, SplitMix
+from splitmix.methods.servers import SERVERS, find_server
 
 EIGHTH = Width(1, 8)
 budgets = st.fractions(EIGHTH, 1, max_denominator=40)
@@ -156,3 +161,28 @@ def test_with_cohorts_of_one_size_the_place_in_the_cycle_need_not_be_told():
     cohort = profiles([Width(1, 2)] * 3)
     for round in range(4):
         assert SplitMix().assign(round, cohort) == SplitMix().after(3 * round).assign(round, cohort)
+
+
+@pytest.mark.parametrize("kind", [SplitMix, FedEnsemble])
+def test_until_the_fork_everybody_trains_base_0_and_then_all_goes_as_without_it(kind):
+    forked, plain, cohort = kind(forked=3), kind(), profiles([EIGHTH, Width(1, 2), Width(1)])
+    for round in range(3):
+        assert set(forked.assign(round, cohort).values()) == {(Part(0, EIGHTH),)}
+    for round in range(3, 6):
+        assert forked.assign(round, cohort) == plain.assign(round, cohort)
+
+
+@pytest.mark.parametrize("name", ["splitmix", "fedensemble"])
+def test_a_fork_is_a_share_of_the_rounds(name):
+    setting = Setting(EIGHTH, (EIGHTH,), seed=0, rounds=50)
+    assert [find_method({"name": name, "fork": share}, setting).forked for share in (0, 0.2, 0.33)] == [0, 10, 16]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_until_the_fork_all_bases_are_one_and_then_they_part(server):
+    how, reports = replace(toy_federation(rounds=4), server=find_server(server), average=4), []
+    engine = toy_simulator()
+    federate(replace(METHOD, forked=2), engine, engine.net, toy_weights(tracked=True), how, on_round=reports.append)
+    for report in reports:
+        one = [(value == value[:1]).all() for value in (*report.weights.values(), *report.kept.values())]
+        assert all(one) if report.round < 2 else not any(one)

@@ -50,6 +50,10 @@ class Method(Protocol):
         """The loss that a client minimises under this method, where the config asks for `given`."""
         return given
 
+    def settled(self, round: int, weights: Weights) -> Weights:
+        """The weights, or what the server keeps beside them, as a round leaves them; pure, like `assign`."""
+        return weights
+
     def weigh(self, parts: tuple[Part, ...]) -> int:
         """How often the samples of a client that trained these parts count in the mean."""
         return 1

@@ -16,7 +16,6 @@ from splitmix.core.net import Net
 from splitmix.core.parts import covering, merge
 from splitmix.core.reproducible import one_thread, rng_for
 from splitmix.core.types import Missing, Part, Plan, Profile, Train, Weights, nested_width
-from splitmix.core.width import Width
 
 AVERAGE = "average/"  # under which the mean of late rounds is kept
 
@@ -129,20 +128,21 @@ def federate(
         counted = method if asked is None and round else method.after(asked or 0)
         report = one_round(counted, engine, net, weights, how, round, usual or {})
         with one_thread():
-            report = stepped(report, net, method.layout.width, weights, kept, how)
+            report = stepped(report, method, net, weights, kept, how)
         weights, usual, kept = report.weights, report.usual, report.kept
         asked = (round * report.clients if asked is None else asked) + report.clients
         on_round(report)
     return served(weights, kept)
 
 
-def stepped(report: RoundReport, net: Net, width: Width, old: Weights, kept: Weights, how: Federation) -> RoundReport:
+def stepped(report: RoundReport, method: Method, net: Net, old: Weights, kept: Weights, how: Federation) -> RoundReport:
     """The report, with the server's step in place of the mean of what came, and with what the server keeps."""
     weights, kept = dict(report.weights), dict(kept)
     if how.server is not None:
-        for name in sorted(net.parameter_names(width)):  # norm statistics are always the mean
+        for name in sorted(net.parameter_names(method.layout.width)):  # norm statistics are always the mean
             weights[name], held = moved(how.server, name, old[name], weights[name], kept)
             kept |= held
+    weights, kept = (dict(method.settled(report.round, held)) for held in (weights, kept))
     late = report.round - (how.rounds - how.average)  # how many rounds are averaged already
     if late >= 0:
         mean = {AVERAGE + name: value for name, value in weights.items()}

@@ -41,11 +41,12 @@ class Profile:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is made for: the width of a base, the budgets of the clients, and the seed of its draws."""
+    """What a method is made for: the width of a base, the budgets of the clients, the seed of its draws, the rounds."""
 
     atom: Width
     budgets: tuple[Width, ...]
     seed: int
+    rounds: int = 0  # 0: not known, as where only the costs of a round are asked for
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import Method
 from splitmix.core.objective import Objective
 from splitmix.core.reproducible import rng_for
-from splitmix.core.types import Layout, Part, Profile, Setting
+from splitmix.core.types import Layout, Part, Profile, Setting, Weights
 from splitmix.core.width import Width, check_multiple, is_number
 from splitmix.objectives.losses import Mutual
 
@@ -22,7 +22,8 @@ class Bases(Method):
     """`count` bases of width `atom`; `order` names them from first to last to be mixed.
 
     Whoever takes part is dealt a base in turn. How many were `asked` in the rounds before is the place in the cycle;
-    None stands for as many in each of them as in this one.
+    None stands for as many in each of them as in this one. In the first rounds, until they are `forked`, all bases are
+    one: every client trains base 0, and the others are copies of it.
     """
 
     atom: Width = EIGHTH
@@ -30,12 +31,16 @@ class Bases(Method):
     seed: int = 0
     order: tuple[int, ...] = ()
     asked: int | None = None
+    forked: int = 0
 
     @classmethod
-    def for_setting(cls, setting: Setting) -> Self:
-        """As many bases as the strongest client can train."""
+    def for_setting(cls, setting: Setting, *, fork: float = 0.0) -> Self:
+        """As many bases as the strongest client can train; `fork` is the share of the rounds before they part."""
         check_atom(setting)
-        return cls(setting.atom, int(max(setting.budgets) / setting.atom), setting.seed)
+        if not is_number(fork) or not 0 <= fork < 1:
+            raise UserError(f"fork {fork!r} is no share of the rounds in [0, 1); give 0 for none, or try 0.2")
+        count = int(max(setting.budgets) / setting.atom)
+        return cls(setting.atom, count, setting.seed, forked=round(fork * setting.rounds))
 
     @property
     def layout(self) -> Layout:
@@ -59,8 +64,16 @@ class Bases(Method):
     def after(self, asked: int) -> Self:
         return replace(self, asked=asked)
 
+    def settled(self, round: int, weights: Weights) -> Weights:
+        """Until the fork, with every base a copy of base 0."""
+        if round >= self.forked:
+            return weights
+        return {name: value[:1].expand_as(value).clone() for name, value in weights.items()}
+
     def dealt(self, round: int, cohort: Sequence[Profile]) -> list[tuple[Profile, int]]:
         """Each client and its base, from an endless cycle in which every `count` in a row are a fresh shuffle."""
+        if round < self.forked:
+            return [(profile, 0) for profile in cohort]
         start = round * len(cohort) if self.asked is None else self.asked
         return [(profile, self.in_turn(place)) for place, profile in enumerate(cohort, start)]
 
@@ -84,9 +97,9 @@ class SplitMix(Bases):
     mutual: float = 0.0
 
     @classmethod
-    def for_setting(cls, setting: Setting, *, draws: str = "cycle", mutual: float = 0.0) -> Self:
+    def for_setting(cls, setting: Setting, *, fork: float = 0.0, draws: str = "cycle", mutual: float = 0.0) -> Self:
         """As many bases as the strongest client can train."""
-        return replace(super().for_setting(setting), draws=draws, mutual=mutual)
+        return replace(super().for_setting(setting, fork=fork), draws=draws, mutual=mutual)
 
     def __post_init__(self) -> None:
         if self.draws not in DRAWS:
@@ -108,7 +121,7 @@ class SplitMix(Bases):
                 f"client {profile.client} has budget {profile.budget}, below the atom {self.atom}; "
                 f"choose a smaller atom or a larger budget"
             )
-        count = min(int(profile.budget / self.atom), self.count)
+        count = min(int(profile.budget / self.atom), self.count if round >= self.forked else 1)
         sure = [turn] if self.draws == "cycle" else self._anchored(round, turn, profile.client, count)
         others = [base for base in range(self.count) if base not in sure]
         drawn = rng_for(self.seed, "bases", round, profile.client).choice(others, count - len(sure), replace=False)

@@ -25,6 +25,7 @@ from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator
 from splitmix.methods import find_method
+from splitmix.methods.bases import Bases
 from splitmix.methods.servers import find_server
 from splitmix.nets import find_net
 from splitmix.nets.trace import channels_roll, rescaled_names, trace
@@ -134,7 +135,7 @@ def set_up(
     atom = parse_width(config.atom)
     budgets = parse_budgets(config.budgets, clients=len(task.shards), seed=config.seed)
     check_budgets(budgets, atom)
-    setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed)
+    setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed, config.rounds)
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
     own = build is not None or ":" in (config.net or task.net)
@@ -229,6 +230,11 @@ def check_norm(norm: str, method: Method, needs: Mapping[str, bool], budgets: Co
         raise UserError(
             f"nobody tracks statistics of width {method.layout.width}, the largest budget is {max(budgets)}; "
             "choose norm 'post' or 'batch', or a width that some client trains"
+        )
+    if norm == "local" and isinstance(method, Bases) and method.forked:
+        raise UserError(
+            "with norm 'local' the norms of base 0 stay on the clients, and no other base could start from them; "
+            "choose norm 'post', 'batch' or 'tracked', or a method without a fork"
         )
     if norm == "local" and method.layout.nested:
         raise UserError(
