@@ -58,6 +58,19 @@ HOSTILE = {
     "unknown memory": b"h\x07.",
     "no pickle": b"hello",
     "nothing": b"",
+    "a deep tuple as a key": b"}(" + b")" + b"\x85" * 50_000 + b"K\x01u.",
+    "a tuple as a key": pickle.dumps({(1, 2): 3}),
+    "a deep list": b"]" * 30_000 + b"a" * 29_999 + b".",
+    "tuples that double": b")q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60)) + b".",
+    "a name of tuples that double": b")q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"h\x00\x93.",
+    "a list in itself": b"]q\x00h\x00a.",
+    "an array that is built again and again": b"cnumpy.core.multiarray\n_reconstruct\n)Rq\x00" + b"h\x00)b" * 9,
+    "dimensions": pickle.dumps(np.zeros(1), 2).replace(b"K\x01\x85", b"(" + b"K\x01" * 99 + b"t"),
+    "sides hidden by a zero": pickle.dumps(np.zeros((0, 9, 9)), 2).replace(b"K\t", b"\x8a\x09" + bytes(8) + b"\x40"),
+    "a mark": b"(\x85.",
+    "a number of too many digits": b"I" + b"9" * 9000 + b"\n.",
+    "more steps than a batch takes": b"]" + b"K\x01a" * 60_000 + b".",
+    "a text of gigabytes": b"\x8d" + b"\xff" * 7 + b"\x7f" + b"text.",
 }
 
 
@@ -165,3 +178,32 @@ def test_an_incomplete_cifar_archive_is_refused(tmp_path):
             read_cifar10(file)
     with pytest.raises(UserError, match="cannot read"):
         read_cifar10(made.write(tmp_path / "d.tar.gz", b"nonsense"))
+
+
+def test_many_arrays_are_read_in_one_pass():
+    value = [np.full(2, n) for n in range(3000)]
+    assert [int(array[1]) for array in inert(pickle.dumps(value))] == list(range(3000))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1],
+        {"labels": [1]},
+        {"labels": [10**30], "data": np.zeros((1, 3072), "u1")},
+        {"labels": [np.zeros(2)], "data": 1},
+    ],
+)
+def test_a_pickle_of_other_things_is_no_batch(tmp_path, value):
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(value))
+    with pytest.raises(UserError, match="has no list of labels from 0 to 9"):
+        read_cifar10(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 9, 9)])
+def test_parts_of_other_images_are_refused(tmp_path, shape):
+    files = [tmp_path / "part0.pkl", tmp_path / "part1.pkl"]
+    for file, size in zip(files, ((2, 8, 8), shape), strict=True):
+        file.write_bytes(pickle.dumps((np.zeros(size, "u1"), np.zeros(2, "u1"))))
+    with pytest.raises(UserError, match="as images of one size"):
+        originals.read_fedbn(files)

@@ -6,7 +6,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -115,6 +115,15 @@ def _read_header(member: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], Any
     if not kind or set(said) != {"descr", "fortran_order", "shape"}:
         raise ValueError("it holds an array of objects or records, not of plain numbers")
     shape = tuple(int(side) for side in re.findall("[0-9]+", said["shape"]))
-    if len(shape) > 16 or math.prod(max(1, side) for side in shape) >> 48:
+    if not fits_memory(shape):
         raise ValueError("it holds an array of too many dimensions, or too large ones")
     return np.dtype(kind[1]), shape, "F" if said["fortran_order"] == "True" else "C", 8 + struct.calcsize(size) + length
+
+
+def fits_memory(shape: Sequence[Any]) -> bool:
+    """Whether an array may have this shape: a few whole numbers that make up no absurd size, also beside a zero."""
+    return (
+        len(shape) <= 16
+        and all(type(side) is int and 0 <= side <= 1 << 48 for side in shape)
+        and math.prod(max(1, side) for side in shape) <= 1 << 48
+    )

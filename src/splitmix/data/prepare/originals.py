@@ -112,7 +112,7 @@ def mnist_m(folder: Path, part: str) -> Half:
 
 def read_fedbn(files: list[Path]) -> Half:
     """FedBN's pickles of (images, labels), one after the other; read as data, never unpickled."""
-    parts = []
+    parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for file in files:
         try:
             stream = file.open("rb")
@@ -122,6 +122,8 @@ def read_fedbn(files: list[Path]) -> Half:
             value = read_pickled_arrays(file, stream)
         if not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, np.ndarray) for part in value)):
             raise damaged(file, "a pair of arrays, images and labels", f"it holds a {type(value).__name__}")
+        if value[0].shape[1:] != (parts or [value])[0][0].shape[1:] or not value[0].ndim:
+            raise damaged(file, "images of one size", f"{value[0].shape}")
         parts.append(value)
     x = np.concatenate([images for images, _ in parts])
     return _half(files[0], np.concatenate([labels.reshape(-1) for _, labels in parts]), x)
@@ -209,8 +211,13 @@ def _records(stream: BinaryIO) -> tuple[NDArray[Any], NDArray[Any]]:
 def _pickled(name: str, stream: BinaryIO) -> tuple[NDArray[Any], NDArray[Any]]:
     """A python batch: a dict with `data` (n, 3072) and a list of `labels`."""
     value = read_pickled_arrays(name, stream)
-    held = {str(key, "ascii", "replace") if isinstance(key, bytes) else key: item for key, item in value.items()}
+    items = value.items() if isinstance(value, dict) else ()
+    held = {str(key, "ascii", "replace") if isinstance(key, bytes) else key: item for key, item in items}
     labels, data = held.get("labels"), held.get("data")
-    if not isinstance(data, np.ndarray) or not isinstance(labels, list) or not all(type(y) is int for y in labels):
-        raise UserError(f"{name} has no list of labels and array of data; fetch the archive anew")
+    if not isinstance(data, np.ndarray) or not isinstance(labels, list) or not all(map(_is_digit, labels)):
+        raise UserError(f"{name} has no list of labels from 0 to 9 and array of data; fetch the archive anew")
     return np.array(labels, np.int64), data
+
+
+def _is_digit(label: Any) -> bool:
+    return type(label) is int and 0 <= label <= 9

@@ -3,9 +3,11 @@
 CIFAR-10's python batches and FedBN's digits are pickles, and to unpickle is to run what a file asks for. Here the
 opcodes are only looked at (`pickletools.genops`). Plain values, lists, tuples and dicts are kept; of all the names a
 pickle may hold, four are known, those by which numpy writes an array, and each stands for a few lines of this file.
-Whatever else occurs, the file is refused.
+Whatever else occurs, the file is refused. So that no file takes long, however it is twisted, a list, dict or tuple is
+part of one other alone (the value is a tree), keys are plain, and steps and depth are bounded.
 """
 
+import io
 import math
 import pickletools
 import warnings
@@ -16,23 +18,52 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable, shown
+from splitmix.core.files import fits_memory
 
+MOST_BYTES = 1 << 30  # of a file; the largest of those known has 200 MB
+MOST_STEPS = 100_000  # opcodes; a batch of CIFAR-10 takes 40,000
+DEEPEST = 8  # lists in lists
+PLAIN = (str, bytes, int, float, type(None))
 KINDS = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8")
 
 
 def read_pickled_arrays(file: str | Path, stream: BinaryIO) -> Any:
     """The value in a pickle of plain values and number arrays; `file` names it in errors."""
-    machine = _Machine()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of escapes in a broken string
-            for opcode, argument, _ in pickletools.genops(stream):
-                machine.step(opcode.name, argument)
-        (value,) = machine.stack
-    except (ValueError, TypeError, LookupError, AttributeError, OSError, MemoryError) as error:
-        raise UserError(f"cannot read {file} as a pickle of plain arrays ({error}); fetch the file anew") from None
+        return _plain_value(stream.read(MOST_BYTES + 1))
+    except Exception as error:  # a damaged file can raise nearly anything
+        why = printable(str(error)[:200]) or type(error).__name__
+        raise UserError(f"cannot read {file} as a pickle of plain arrays ({why}); fetch the file anew") from None
+
+
+def _plain_value(data: bytes) -> Any:
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    machine = _Machine()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of escapes in a broken string
+        for steps, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
+            if steps > MOST_STEPS:
+                raise ValueError(f"it takes more than {MOST_STEPS:,} steps")
+            machine.step(opcode.name, argument)
+    (value,) = machine.stack
+    layer, depth = [value], 0
+    while layer := [item for held in layer for item in _inside(held)]:  # no recursion: it may be deep
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} deep")
     return value
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    if not isinstance(value, (*PLAIN, bytearray, np.ndarray)):
+        raise ValueError("it is not all plain values")
+    return []
 
 
 class _Mark:
@@ -45,15 +76,15 @@ class _Name:
     def __init__(self, text: str) -> None:
         self.text = text.replace("numpy._core.", "numpy.core.")  # the same function in newer versions
         if self.text not in ("numpy ndarray", *KNOWN_CALLS):
-            raise ValueError(f"it asks for '{text}'")
+            raise ValueError(f"it asks for {shown(text)}")
 
 
 class _Kind:
     """A type of numbers; their byte order comes later."""
 
     def __init__(self, code: Any, *_: Any) -> None:
-        if code not in KINDS:
-            raise ValueError(f"it holds numbers of type {code!r:.40}")
+        if not isinstance(code, str) or code not in KINDS:
+            raise ValueError("it holds other things than plain numbers")
         self.dtype = np.dtype(code)
 
     def build(self, state: Any) -> "_Kind":
@@ -66,7 +97,7 @@ class _Draft:
     """An array without its numbers, which come later."""
 
     def __init__(self, *_: Any) -> None:
-        pass
+        self.places: list[int] = []  # of memory that it is remembered in
 
     def build(self, state: Any) -> NDArray[Any]:
         _, shape, kind, columns_first, raw = state
@@ -75,12 +106,11 @@ class _Draft:
 
 def _array(raw: Any, kind: Any, shape: Any, order: Any) -> NDArray[Any]:
     data = raw.encode("latin-1") if isinstance(raw, str) else raw  # Python 2 wrote bytes as text
-    sides = (*shape,)
-    if not isinstance(kind, _Kind) or not all(type(side) is int and side >= 0 for side in sides):
+    if not isinstance(kind, _Kind) or not isinstance(shape, tuple) or not fits_memory(shape):
         raise ValueError("an array has no proper shape and type")
-    if not isinstance(data, bytes | bytearray) or len(data) != math.prod(sides) * kind.dtype.itemsize:
-        raise ValueError(f"an array of shape {sides} has not the numbers to fill it")
-    return np.frombuffer(data, kind.dtype).reshape(sides, order="F" if order == "F" else "C")
+    if not isinstance(data, bytes | bytearray) or len(data) != math.prod(shape) * kind.dtype.itemsize:
+        raise ValueError(f"an array of shape {shape} has not the numbers to fill it")
+    return np.frombuffer(data, kind.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 KNOWN_CALLS: dict[str, Callable[..., Any]] = {
@@ -142,13 +172,24 @@ class _Machine:
         self.top(list).extend(items)
 
     def update(self, items: list[Any]) -> None:
+        if not all(isinstance(key, PLAIN) for key in items[::2]):
+            raise ValueError("a dict has keys that are no plain values")
         self.top(dict).update(zip(items[::2], items[1::2], strict=True))
 
-    def name(self, text: Any) -> None:
-        self.stack.append(_Name(str(text)))
+    def name(self, module: Any, name: Any) -> None:
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise ValueError("it asks for a name that is no text")
+        self.stack.append(_Name(f"{module} {name}"))
 
     def store(self, place: int) -> None:
         self.memory[place] = self.stack[-1]
+        if isinstance(self.stack[-1], _Draft):
+            self.stack[-1].places.append(place)
+
+    def recall(self, place: int) -> None:
+        if isinstance(self.memory[place], list | dict | tuple):
+            raise ValueError("it uses a list, dict or tuple twice")
+        self.stack.append(self.memory[place])
 
     def reduce(self) -> None:
         given, name = self.stack.pop(), self.stack.pop()
@@ -162,7 +203,9 @@ class _Machine:
             raise ValueError("it asks for an object")
         built = draft.build(state)
         self.stack.append(built)
-        self.memory = {place: built if value is draft else value for place, value in self.memory.items()}
+        if isinstance(draft, _Draft):
+            self.memory |= dict.fromkeys(draft.places, built)
+            draft.places.clear()
 
 
 OPCODES: dict[str, Callable[[_Machine, Any], Any]] = {
@@ -179,11 +222,11 @@ OPCODES: dict[str, Callable[[_Machine, Any], Any]] = {
     "BINPUT": lambda m, place: m.store(place),
     "LONG_BINPUT": lambda m, place: m.store(place),
     "MEMOIZE": lambda m, _: m.store(len(m.memory)),
-    "GET": lambda m, place: m.stack.append(m.memory[int(place)]),
-    "BINGET": lambda m, place: m.stack.append(m.memory[place]),
-    "LONG_BINGET": lambda m, place: m.stack.append(m.memory[place]),
-    "GLOBAL": lambda m, text: m.name(text),
-    "STACK_GLOBAL": lambda m, _: m.name(f"{m.stack.pop(-2)} {m.stack.pop()}"),
+    "GET": lambda m, place: m.recall(int(place)),
+    "BINGET": lambda m, place: m.recall(place),
+    "LONG_BINGET": lambda m, place: m.recall(place),
+    "GLOBAL": lambda m, text: m.name(*text.split(" ", 1)),
+    "STACK_GLOBAL": lambda m, _: m.name(m.stack.pop(-2), m.stack.pop()),
     "REDUCE": lambda m, _: m.reduce(),
     "BUILD": lambda m, _: m.build(),
 }
