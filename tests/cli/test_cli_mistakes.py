@@ -52,7 +52,10 @@ MISTAKES = [
     (("eval", "run", "--masking", "--out", "m.json"), "leave out --out"),
     ((*TRAIN, "-o", "objective={name='adversarial', weigth=1}"), "did you mean 'weight'?"),
     ((*TRAIN, "-o", "objective={name=adversarial}"), "is not TOML; write text in quotes and 0.5 with its zero"),
-    ((*TRAIN, "-o", "objective=adversarial", "-o", "norm=post"), "norm 'post' keeps no statistics of attacked images"),
+    (
+        (*TRAIN, "-o", "objective=adversarial", "-o", "norm=batch"),
+        "norm 'batch' keeps no statistics of attacked images",
+    ),
     # words
     (("trian",), 'Did you mean "train"?'),
     (("data", "shwo", "mini"), 'Did you mean "show"?'),

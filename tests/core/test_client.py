@@ -102,6 +102,17 @@ def test_one_step_goes_down_the_gradient():
     assert_close(learned["fc2.bias"], start["fc2.bias"] - 0.1 * leaf.grad)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_affines_of_norms_may_learn_at_a_rate_of_their_own(momentum):
+    start, norms = doubles(1), Net(Tiny).norm_names(ATOM)
+    once, thrice = (
+        train(start, bases(1), plan=replace(ONE_STEP, momentum=momentum, norm_rate=rate), objective=Exact()).weights
+        for rate in (1.0, 3.0)
+    )
+    for name in start:
+        assert_close(thrice[name] - start[name], (3 if name in norms else 1) * (once[name] - start[name]))
+
+
 def test_an_update_says_what_was_trained_on_how_many_samples():
     update = train(singles(1, 3), bases(1, 3))
     assert (update.round, update.client, update.parts, update.samples) == (0, CLIENT, bases(1, 3), len(DATA.train))

@@ -12,7 +12,7 @@ from splitmix.core.client import nested_statistics, part_logits
 from splitmix.core.net import Net
 from splitmix.core.parts import cut, merge
 from splitmix.core.score import ask, calibrate
-from splitmix.core.types import Layout, Part, Plan, Question, Train, at_width
+from splitmix.core.types import Calibrate, Layout, Part, Plan, Question, Train, at_width
 
 NET = Net(Tiny)
 NESTED = Layout(1, FULL, nested=(ATOM, HALF))
@@ -84,7 +84,7 @@ def test_without_statistics_of_the_whole_net_those_of_nested_widths_are_not_used
 
 def test_a_client_measures_each_width_among_the_parts():
     split = CLIENTS.data(0).train
-    found = nested_statistics(NET, [Part(0, ATOM), Part(0, HALF)], alone(HALF)[1], split, batch=8)
+    found = nested_statistics(Calibrate(0, (Part(0, ATOM), Part(0, HALF)), batch=8), NET, alone(HALF)[1], split)
     names = NET.statistic_names(HALF)
     assert found.keys() == names | {at_width(ATOM, name) for name in names}
 

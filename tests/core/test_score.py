@@ -16,18 +16,19 @@ from helpers.toys import (
     Tiny,
     ToyClients,
     bases,
+    to_bytes,
     toy_federation,
     toy_simulator,
     toy_weights,
 )
 from splitmix.attacks.pgd import PGD
-from splitmix.core.client import execute, mixed, statistics, with_strange_bases
+from splitmix.core.client import execute, mixed, nested_statistics, statistics, touched, with_strange_bases
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
 from splitmix.core.rounds import federate
 from splitmix.core.score import calibrate, order_bases, score
-from splitmix.core.types import Missing, Question, Score, Tally
+from splitmix.core.types import Calibrate, Missing, Question, Score, Tally
 
 DOMAINS = {0: "a", 1: "a", 2: "b", 3: "b"}
 MIXES = {width: METHOD.compose(width) for width in METHOD.widths}
@@ -99,8 +100,9 @@ def test_only_the_named_clients_are_asked():
 def test_with_local_norms_a_base_that_a_client_never_trained_is_calibrated_there(dual):
     net, data, parts = Net(partial(Tiny, dual=dual)), ToyClients().data(2), bases(0, 1)
     weights = cut(net, LAYOUT, net.init(LAYOUT, seed=0, tracked=True), parts)
-    served = with_strange_bases(net, weights, parts, data.train, 8, {0: {}})  # it trained base 0
-    found = statistics(net, parts[0], weights, data.train, 8, dials=(0.0, 1.0))
+    job = Score(2, (parts,), Question(batch=8))
+    served = with_strange_bases(job, net, weights, data.train, {0: {}})  # it trained base 0
+    found = statistics(Calibrate(0, parts, 8, (0.0, 1.0)), net, ATOM, weights, data.train)
     for name in net.statistic_names(ATOM):
         torch.testing.assert_close(served[name], torch.stack([weights[name][0], found[name][1]]))
 
@@ -275,6 +277,36 @@ def test_noisy_norms_are_not_calibrated_on_clean_images(turned):
     engine, weights = turned
     with pytest.raises(UserError, match="noisy norms cannot be calibrated on clean images"):
         calibrate(engine, engine.net, LAYOUT, weights, range(4), batch=8)
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_clean_norms_are_calibrated_on_clean_images_and_noisy_ones_on_attacked_images(turned, tracked):
+    engine, weights = turned
+    weights = {name: value for name, value in weights.items() if tracked or "running" not in name}
+    clean, noisy = (partial(by_twin, twin) for twin in (".clean.", ".noisy."))
+    nothing, much = (
+        calibrate(engine, engine.net, LAYOUT, weights, range(4), 8, PGD(eps=eps, random_start=False))
+        for eps in (0.0, 0.1)
+    )
+    assert to_bytes(clean(nothing)) == to_bytes(clean(much))
+    assert all(not torch.equal(value, noisy(much)[name]) for name, value in noisy(nothing).items())
+    first = {name.replace("noisy", "clean"): value for name, value in noisy(nothing).items() if "norm1" in name}
+    torch.testing.assert_close(first, {name: clean(nothing)[name] for name in first})  # they see the same images
+
+
+def by_twin(twin, statistics):
+    return {name: value for name, value in statistics.items() if twin in name}
+
+
+@pytest.mark.parametrize(
+    ("robust", "measured"), [(0.0, [".clean."]), (1.0, [".noisy."]), (0.3, [".clean.", ".noisy."])]
+)
+def test_a_client_calibrates_the_norms_that_the_dial_touches(turned, robust, measured):
+    engine, weights = turned
+    data, download = ToyClients().data(2), cut(engine.net, LAYOUT, weights, bases(0, 1))
+    asked = Question(robust=robust, norm="client", noise=ATTACK)
+    found = nested_statistics(Calibrate(2, bases(0, 1), 8, touched(asked), ATTACK), engine.net, download, data.train)
+    assert found.keys() == {name for name in engine.net.statistic_names(ATOM) if any(twin in name for twin in measured)}
 
 
 def test_a_client_that_does_not_answer_is_left_out():

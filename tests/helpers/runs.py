@@ -25,6 +25,7 @@ VARIANTS = {
     "nested": {"method": "heterofl"},
     "nested, tracked": {"method": "sheterofl", "norm": "tracked"},
     "dual": {"objective": {"name": "adversarial", "steps": 2}},
+    "dual, post": {"objective": {"name": "adversarial", "steps": 2}, "norm": "post", "norm_rate": 3.0},
     "single": {"objective": {"name": "adversarial", "steps": 2, "dual": False}, "norm": "post"},
 }
 

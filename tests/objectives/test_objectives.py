@@ -99,11 +99,17 @@ def test_the_authors_do_not_rescale_against_attacks_on_photographs():
     assert (config.lr, config.milestones, config.rescale_init, config.rescale_layers) == (0.1, [200, 300], False, False)
 
 
-@pytest.mark.parametrize("norm", ["batch", "post"])
-def test_a_dial_needs_tracked_statistics(norm):
-    with pytest.raises(UserError, match=f"norm '{norm}' keeps no statistics of attacked images"):
-        setup_of(objective="adversarial", norm=norm)
-    assert setup_of(objective={"name": "adversarial", "dual": False}, norm=norm)
+def test_a_dial_needs_fixed_statistics():
+    with pytest.raises(UserError, match="norm 'batch' keeps no statistics of attacked images"):
+        setup_of(objective="adversarial", norm="batch")
+    assert setup_of(objective={"name": "adversarial", "dual": False}, norm="batch")
+
+
+def test_noisy_norms_are_calibrated_by_the_attack_that_they_were_trained_by():
+    setup = setup_of(objective={"name": "adversarial", "steps": 3}, norm="post")
+    assert setup.question("test", "client").noise == PGD(steps=3)
+    assert setup.question("test").noise is None
+    assert setup_of(objective={"name": "adversarial", "dual": False}, norm="post").noise is None
 
 
 def test_a_users_own_net_may_have_a_dial():

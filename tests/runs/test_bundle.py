@@ -142,11 +142,12 @@ def test_runs_that_cannot_be_bundled_are_one_sentence(tmp_path, settings, words)
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.parametrize(("norm", "served"), [("tracked", "tracked"), ("post", "global")])
 @pytest.mark.slow
-def test_a_robust_run_becomes_a_model_with_two_dials(tmp_path):
-    run = trained(objective={"name": "adversarial", "steps": 1}, norm="tracked")
+def test_a_robust_run_becomes_a_model_with_two_dials(tmp_path, norm, served):
+    run = trained(objective={"name": "adversarial", "steps": 1}, norm=norm)
     model = run.bundle(tmp_path / "bundle")
-    assert model.dual
+    assert (model.dual, model.manifest.norm) == (True, served)
     x = pictures(6)
     order = list(run.outcome.order)
     for robust in (0.0, 0.3, 1.0):

@@ -37,6 +37,7 @@ OTHER = {  # a value for each key that differs from its default
     "batch": 16,
     "momentum": 0.5,
     "weight_decay": 0.0,
+    "norm_rate": 10.0,
     "precision": "mixed",
     "server": "momentum",
     "average": 0.2,

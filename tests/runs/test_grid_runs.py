@@ -18,7 +18,9 @@ pytestmark = pytest.mark.slow  # whole runs
 QUICK = PGD(steps=2, restarts=2)
 
 
-@pytest.mark.parametrize(("variant", "dials"), [("dual", (0.0, 0.3, 1.0)), ("local", ())])
+@pytest.mark.parametrize(
+    ("variant", "dials"), [("dual", (0.0, 0.3, 1.0)), ("dual, post", (0.0, 0.3, 1.0)), ("local", ())]
+)
 def test_a_grid_of_a_run_is_the_same_for_any_number_of_workers(whole, variant, dials):
     sweep = Sweep((ATOM, FULL), dials, QUICK, images=6)
     one, two = (measure_grid(open_run(whole(variant), fixed=True), sweep, workers=workers) for workers in (1, 2))
@@ -26,10 +28,11 @@ def test_a_grid_of_a_run_is_the_same_for_any_number_of_workers(whole, variant, d
     assert one["samples"] <= 6 * one["clients"]
 
 
-def test_clean_rows_are_what_a_plain_evaluation_finds(whole):
-    run = open_run(whole("dual"))
+@pytest.mark.parametrize(("variant", "norm"), [("dual", "tracked"), ("dual, post", "client"), ("dual, post", "global")])
+def test_clean_rows_are_what_a_plain_evaluation_finds(whole, variant, norm):
+    run = open_run(whole(variant), norm=norm)
     grid = measure_grid(run, Sweep(dials=(0.0,)), workers=1)
-    stored = {row["width"]: row["accuracy"] for row in run.result["scores"]}
+    stored = {row["width"]: row["accuracy"] for row in run.result["scores"] if row["norm"] == norm}
     assert {row["width"]: row["clean"] for row in grid["rows"]} == pytest.approx(stored)
 
 

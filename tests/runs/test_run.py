@@ -92,12 +92,19 @@ def test_a_run_under_attack_keeps_the_round_that_is_best_in_both_respects(own, t
     assert read_result(tmp_path)["best_round"] == judged.index(max(judged))
 
 
-@pytest.mark.parametrize("variant", ["post", "tracked", "local"])
+@pytest.mark.parametrize("variant", ["post", "tracked", "local", "dual, post"])
 def test_scoring_again_gives_the_scores_of_the_run(whole, variant):
     for norm in {row["norm"] for row in read_result(whole(variant))["scores"]}:
         rows = [row for row in read_result(whole(variant))["scores"] if row["norm"] == norm]
         again = evaluate_run(whole(variant), [], "test", norm, workers=1)
         assert [row["clients"] for row in again] == [row["clients"] for row in rows]
+
+
+def test_with_a_dial_calibrated_norms_are_trained_like_tracked_ones(own, whole, tmp_path):
+    run(own, tmp_path, **{**VARIANTS["dual, post"], "norm": "tracked"})
+    tracked, post = (load_file(path / "model.safetensors") for path in (tmp_path, whole("dual, post")))
+    differ = {name for name in tracked if not torch.equal(tracked[name], post[name])}
+    assert differ == {name for name in tracked if "running" in name}
 
 
 def test_norms_that_never_left_their_clients_are_missed_if_lost(whole, tmp_path):

@@ -96,7 +96,7 @@ def account_for(
 def account_of(setup: Setup) -> Account:
     """The account of a run."""
     plan = setup.how.plan
-    norm = setup.config.norm
+    norm = "tracked" if setup.tracked and setup.config.norm == "post" else setup.config.norm
     return Account(setup.method, setup.net.build, setup.image, setup.objective, plan.batch, plan.epochs, norm)
 
 

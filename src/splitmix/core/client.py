@@ -1,6 +1,6 @@
 """What happens on a client: local training, scoring and calibration, the same for all methods and engines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -31,6 +31,7 @@ from splitmix.core.types import (
 from splitmix.core.width import Width
 
 RightAnswers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, place of the first -> right, by mix
+ATTACKED = 256  # training images of a client, at most, on which it calibrates noisy norms: an attack takes its time
 OwnNorms = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base it trained
 
 
@@ -69,7 +70,7 @@ def train_client(
     start = with_own_norms(download, parts, private, own)
     leaves = {name: value.clone().requires_grad_(name in names) for name, value in start.items()}
     forward = Parts(net, job.parts, leaves)
-    optimizer = SGD([leaf for leaf in leaves.values() if leaf.requires_grad], plan)
+    optimizer = SGD({name: leaf for name, leaf in leaves.items() if leaf.requires_grad}, net.norm_names(width), plan)
     rng = torch_rng_for(job.seed, "client", job.round, job.client)
     losses = []
     for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
@@ -88,30 +89,34 @@ def train_client(
 class SGD:
     """`torch.optim.SGD` without its class, whose first use imports a compiler: seconds for every process."""
 
-    def __init__(self, leaves: Sequence[Tensor], plan: Plan) -> None:
-        self.leaves, self.plan = leaves, plan
+    def __init__(self, leaves: Weights, norms: Collection[str], plan: Plan) -> None:
+        self.plan = plan
+        self.leaves: dict[float, list[Tensor]] = {}  # by their rate, which those of norms may have for themselves
+        for name, leaf in leaves.items():
+            self.leaves.setdefault(plan.lr * (plan.norm_rate if name in norms else 1.0), []).append(leaf)
         # made here, not at the first step: that batch may reach only some of the leaves
-        self.velocities = [torch.zeros_like(leaf) for leaf in leaves] if plan.momentum else []
+        self.velocities = {rate: [torch.zeros_like(leaf) for leaf in own] for rate, own in self.leaves.items()}
 
     def step(self, loss: Tensor) -> None:
         """Move each leaf that the loss depends on."""
-        for leaf in self.leaves:
+        for leaf in (leaf for own in self.leaves.values() for leaf in own):
             leaf.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        reached = [i for i, leaf in enumerate(self.leaves) if leaf.grad is not None]
-        with torch.no_grad():
-            sgd(
-                [self.leaves[i] for i in reached],
-                [gradient for leaf in self.leaves if (gradient := leaf.grad) is not None],
-                [self.velocities[i] for i in reached if self.velocities],
-                fused=True,
-                lr=self.plan.lr,
-                momentum=self.plan.momentum,
-                weight_decay=self.plan.weight_decay,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-            )
+        for rate, leaves in self.leaves.items():
+            reached = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
+            with torch.no_grad():
+                sgd(
+                    [leaves[i] for i in reached],
+                    [gradient for leaf in leaves if (gradient := leaf.grad) is not None],
+                    [self.velocities[rate][i] for i in reached if self.plan.momentum],
+                    fused=True,
+                    lr=rate,
+                    momentum=self.plan.momentum,
+                    weight_decay=self.plan.weight_decay,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                )
 
 
 @dataclass(frozen=True)
@@ -146,12 +151,13 @@ class Parts:
 def score_client(job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms) -> Tally:
     """Right answers of every mix, on the images as they are or on what an attack makes of them."""
     asked, parts = job.question, parts_of(job)
-    width, split = parts[0].width, drawn(data.split(asked.split), asked, job.client)
+    width, split = parts[0].width, drawn(data.split(asked.split), asked.images, asked.seed, job.client)
     weights = with_own_norms(download, parts, net.norm_names(width) if asked.local_norms else set(), own)
     if asked.norm == "client":
-        weights = {**weights, **nested_statistics(net, all_parts(job), weights, data.train, asked.batch)}
+        how = Calibrate(job.client, all_parts(job), asked.batch, touched(asked), asked.noise)
+        weights = {**weights, **nested_statistics(how, net, weights, data.train)}
     elif asked.local_norms:
-        weights = with_strange_bases(net, weights, parts, data.train, asked.batch, own)
+        weights = with_strange_bases(job, net, weights, data.train, own)
     if len(split) == 1 and not net.has_statistics(width, weights):
         return Tally(job.client, (0,) * len(job.mixes), 0)  # one image has no batch to be normalised in
     right = clean_answers(job, net, weights) if asked.attack is None else attacked_answers(job, net, weights)
@@ -161,12 +167,18 @@ def score_client(job: Score, net: Net, download: Weights, data: ClientData, own:
     return Tally(job.client, tuple(correct.tolist()), len(split))
 
 
-def drawn(split: Split, asked: Question, client: int) -> Split:
+def drawn(split: Split, images: int | None, seed: int, client: int) -> Split:
     """The images that are asked about: all, or some drawn by the seed, the same under every attack and dial."""
-    if asked.images is None or asked.images >= len(split):
+    if images is None or images >= len(split):
         return split
-    order = torch.randperm(len(split), generator=torch_rng_for(asked.seed, "images", client))
-    return replace(split, rows=split.rows[order[: asked.images].sort().values])
+    order = torch.randperm(len(split), generator=torch_rng_for(seed, "images", client))
+    return replace(split, rows=split.rows[order[:images].sort().values])
+
+
+def touched(asked: Question) -> tuple[float, ...]:
+    """The ends of the dial whose norms a question looks at."""
+    dials = (asked.robust, *(() if asked.surrogate is None else asked.surrogate[1:]))
+    return tuple(end for end in (0.0, 1.0) if any(abs(end - dial) < 1 for dial in dials))
 
 
 def clean_answers(job: Score, net: Net, weights: Weights) -> RightAnswers:
@@ -225,41 +237,59 @@ def mean_logits(logits: dict[Part, Tensor], mix: Sequence[Part]) -> Tensor:
 
 def calibrate_client(job: Calibrate, net: Net, download: Weights, data: ClientData) -> Update:
     """Moments of every norm's input on the client's own training images."""
-    found = nested_statistics(net, job.parts, download, data.train, job.batch)
+    found = nested_statistics(job, net, download, data.train)
+    need_all(net.statistic_names(covering(job.parts)[0].width) - found.keys())
     return Update(0, job.client, job.parts, to_moments(found), len(data.train))
 
 
-def statistics(
-    net: Net, part: Part, weights: Weights, split: Split, batch: int, *, dials: Sequence[float] = (0.0,)
-) -> Weights:
-    """Norm statistics over a split: the mean of the moments of its batches ("post average").
-
-    Each norm is measured at the first of the `dials` that touches it; a net without a dial is never asked for another.
-    """
-    total: Weights = {}
-    batches = list(even_batches(len(split), batch))
-    for picks in batches:
-        x, _ = split.batch(picks)
-        found: Weights = {}
-        for dial in dials:
-            if net.statistic_names(part.width) - found.keys():
-                found = net.measure(part.width, weights, x, dial) | found
-        for name, value in to_moments(found).items():
-            total[name] = total[name] + value.double() if name in total else value.double()
-    if net.statistic_names(part.width) - total.keys():
-        raise UserError("noisy norms cannot be calibrated on clean images; train the net with norm 'tracked'")
-    return {name: v.float() for name, v in from_moments({n: v / len(batches) for n, v in total.items()}).items()}
-
-
-def nested_statistics(net: Net, parts: Sequence[Part], weights: Weights, split: Split, batch: int) -> Weights:
+def nested_statistics(job: Calibrate, net: Net, weights: Weights, split: Split) -> Weights:
     """Norm statistics of each width among the parts: a narrow net sees other sums than the wide one around it."""
-    full = covering(parts)[0].width
+    full = covering(job.parts)[0].width
     found: Weights = {}
-    for width in {part.width: None for part in parts}:
-        part = Part(0, width)
-        measured = statistics(net, part, window(net, full, weights, part), split, batch)
+    for width in {part.width: None for part in job.parts}:
+        measured = statistics(job, net, width, window(net, full, weights, Part(0, width)), split)
         found |= {name if width == full else at_width(width, name): value for name, value in measured.items()}
     return found
+
+
+def statistics(job: Calibrate, net: Net, width: Width, weights: Weights, split: Split) -> Weights:
+    """Norm statistics over a split, of every norm that the dials touch: those of the noisy ones on attacked images."""
+    names, moments = net.statistic_names(width), Weights()
+    for dial in job.dials:
+        if names - moments.keys():  # a net without a dial is never asked for another
+            images = noisy_images(job, net, width, weights, split) if dial and job.noise else clean_images(job, split)
+            moments = mean_moments(net.measure(width, weights, x, dial) for x in images) | moments
+    need_all(names - moments.keys() - weights.keys())
+    return {name: value.float() for name, value in from_moments(moments).items()}
+
+
+def need_all(unmeasured: Collection[str]) -> None:
+    """Refuse a calibration that leaves some norms without statistics."""
+    if unmeasured:
+        raise UserError("noisy norms cannot be calibrated on clean images; train the net with norm 'tracked'")
+
+
+def clean_images(job: Calibrate, split: Split) -> Iterator[Tensor]:
+    """The images as they are, in batches."""
+    for picks in even_batches(len(split), job.batch):
+        yield split.batch(picks)[0]
+
+
+def noisy_images(job: Calibrate, net: Net, width: Width, weights: Weights, split: Split) -> Iterator[Tensor]:
+    """What the attack makes of some of the images, in batches, for each base its own, as in training."""
+    assert job.noise is not None
+    some, rng = drawn(split, ATTACKED, 0, job.client), torch_rng_for(0, "calibrate", job.client)
+    for picks in even_batches(len(some), job.batch):
+        yield job.noise(lambda images: net.run(width, weights, images, 1.0), *some.batch(picks), rng)
+
+
+def mean_moments(measured: Iterable[Weights]) -> Weights:
+    """The mean of the moments of batches ("post average")."""
+    batches = [to_moments(found) for found in measured]
+    total = {name: value.double() for name, value in batches[0].items()}
+    for batch in batches[1:]:
+        total = {name: value + batch[name].double() for name, value in total.items()}
+    return {name: value / len(batches) for name, value in total.items()}
 
 
 def with_own_norms(download: Weights, parts: Sequence[Part], private: set[str], own: OwnNorms) -> Weights:
@@ -273,20 +303,20 @@ def with_own_norms(download: Weights, parts: Sequence[Part], private: set[str], 
     return weights
 
 
-def with_strange_bases(
-    net: Net, weights: Weights, parts: Sequence[Part], split: Split, batch: int, own: OwnNorms
-) -> Weights:
+def with_strange_bases(job: Score, net: Net, weights: Weights, split: Split, own: OwnNorms) -> Weights:
     """The weights, with norm statistics also for bases that the client never trained: those of its training images.
 
     Norms that stay on clients are nowhere but where they were trained: of a base that is strange to it, a client has
     only the statistics of a fresh net, which fit nothing. Noisy norms too are measured on the images as they are: near
     enough, and without an attack that a client may know nothing of.
     """
+    parts = parts_of(job)
     strange = [i for i, part in enumerate(parts) if part.base not in own]
     if not strange or len(split) < 2:
         return weights
     rows = {name: value[strange] for name, value in weights.items()}
-    found = statistics(net, parts[0], rows, split, batch, dials=(0.0, 1.0))
+    how = Calibrate(job.client, parts, job.question.batch, dials=(0.0, 1.0))
+    found = statistics(how, net, parts[0].width, rows, split)
     return weights | {name: weights[name].index_copy(0, torch.tensor(strange), v) for name, v in found.items()}
 
 

@@ -11,6 +11,7 @@ from splitmix.core.admission import valid_moments, valid_tally
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine
 from splitmix.core.net import Net, from_moments
+from splitmix.core.objective import Attack
 from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Weights, at_width
 from splitmix.core.width import Width
 
@@ -103,11 +104,18 @@ def _accuracies(
 
 
 def calibrate(
-    engine: Engine, net: Net, layout: Layout, weights: Weights, clients: Sequence[int], batch: int
+    engine: Engine,
+    net: Net,
+    layout: Layout,
+    weights: Weights,
+    clients: Sequence[int],
+    batch: int,
+    noise: Attack | None = None,
 ) -> Weights:
     """Fixed norm statistics for all bases: each client's moments on its own training images, averaged ("post average").
 
-    Nets that are nested in a base have statistics of their own, under the names that `at_width` gives.
+    Nets that are nested in a base have statistics of their own, under the names that `at_width` gives. Those of noisy
+    norms are of images that `noise` makes.
     """
     widths = (layout.width, *layout.nested)
     parts = tuple(Part(base, width) for width in widths for base in range(layout.count))
@@ -119,7 +127,8 @@ def calibrate(
         for name in net.statistic_names(width)
     }
     samples = {profile.client: profile.samples for profile in engine.profiles(0)}
-    jobs = [Calibrate(client, parts, batch) for client in clients]
+    dials = (0.0,) if noise is None else (0.0, 1.0)
+    jobs = [Calibrate(client, parts, batch, dials, noise) for client in clients]
     mean: Weights = {}
     seen = dict.fromkeys(blank, 0)
     for job, answer in zip(jobs, engine.run(weights, jobs), strict=True):

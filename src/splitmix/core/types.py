@@ -59,6 +59,7 @@ class Plan:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     precision: str = "full"  # or "mixed": bfloat16 where it is safe
+    norm_rate: float = 1.0  # learning rate of the norms' affines, as a multiple of `lr`
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Question:
     surrogate: tuple[tuple[Part, ...], float] | None = None  # black box: the mix and dial that the attack knows instead
     images: int | None = None  # at most so many of each client, drawn by the seed
     seed: int = 0
+    noise: Attack | None = None  # makes the training images on which a client calibrates its noisy norms
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class Calibrate:
     client: int
     parts: tuple[Part, ...]
     batch: int = 128
+    dials: tuple[float, ...] = (0.0,)  # each norm is measured at the first of them that touches it
+    noise: Attack | None = None  # at dials above 0, on images that this makes of the client's
 
 
 Job = Train | Score | Calibrate

@@ -47,6 +47,9 @@ class Config(BaseModel):
     batch: int = Field(32, ge=2, description="images in a training batch")
     momentum: float = Field(0.9, ge=0, lt=1, description="of the local SGD")
     weight_decay: float = Field(5e-4, ge=0, description="of the local SGD")
+    norm_rate: float = Field(
+        1.0, gt=0, description="learning rate of the norms' affines, as a multiple of lr; some 10 opens the dial"
+    )
     precision: Literal["full", "mixed"] = Field(
         "full", description="of local training; mixed computes in bfloat16 where that is safe, for GPUs"
     )
@@ -119,6 +122,7 @@ BEFORE: dict[str, object] = {
     "precision": "full",
     "server": "mean",
     "average": 0.0,
+    "norm_rate": 1.0,
 }
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},

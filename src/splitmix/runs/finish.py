@@ -57,12 +57,13 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
     weights = state.best
     if config.norm in ("batch", "post"):
         layout, clients = setup.method.layout, list(setup.domains)
-        weights = weights | calibrate(engine, setup.net, layout, weights, clients, config.eval_batch)
+        found = calibrate(engine, setup.net, layout, weights, clients, config.eval_batch, setup.noise)
+        weights = weights | found
     scores: list[StoredScore] = []
     for norm in SCORED_NORMS[config.norm]:
         used, question = served_with(setup, weights, norm)
-        found = score(engine, used, setup.mixes(), setup.domains, question)
-        scores += [score_row(scored, norm, "test") for scored in found]
+        rows = score(engine, used, setup.mixes(), setup.domains, question)
+        scores += [score_row(scored, norm, "test") for scored in rows]
     scores = with_costs(setup, weights, scores)
     seconds = state.seconds + perf_counter() - began
     result: Result = {
@@ -127,8 +128,11 @@ def ordered(setup: Setup, engine: RunEngine, weights: Weights) -> tuple[int, ...
 
 
 def served_with(setup: Setup, weights: Weights, norm: str, split: str = "test") -> tuple[Weights, Question]:
-    """The weights of a finished run as some norm statistics need them, and how clients are to use them."""
-    if norm in ("batch", "client"):
+    """The weights of a finished run as some norm statistics need them, and how clients are to use them.
+
+    Statistics that a client measures take the place of those that all share; with these it makes its noisy images.
+    """
+    if norm == "batch" or (norm == "client" and not setup.dial):
         names = setup.net.statistic_names(setup.method.layout.width)
         weights = {n: value for n, value in weights.items() if n not in names and nested_width(n) is None}
     return weights, setup.question(split, "client" if norm == "client" else "stored")

@@ -173,7 +173,7 @@ def tried(trial: Trial, setup: Setup, engine: RunEngine, weights: Weights, clean
         return clean.accuracy
     question = replace(setup.question("val"), robust=trial.robust, attack=trial.attack)
     if trial.attack is not None:
-        norm = "client" if setup.config.norm in ("batch", "post") else "stored"  # fixed while images are attacked
+        norm = "stored" if setup.tracked else "client"  # fixed while images are attacked
         question = replace(question, images=max(1, TRIED // len(setup.domains)), norm=norm, seed=setup.config.seed)
     return score(engine, weights, setup.mixes([clean.width]), setup.domains, question)[0].accuracy
 

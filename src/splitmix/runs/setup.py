@@ -14,7 +14,7 @@ from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
 from splitmix.core.method import Method
 from splitmix.core.net import Build, Net
-from splitmix.core.objective import Objective, Trial
+from splitmix.core.objective import Attack, Objective, Trial
 from splitmix.core.rounds import SCHEDULES, Federation
 from splitmix.core.score import Mix
 from splitmix.core.types import Layout, Plan, Question, Setting, Weights
@@ -99,6 +99,16 @@ class Setup:
         return bool(find_objective(self.config.objective).needs)
 
     @property
+    def tracked(self) -> bool:
+        """Whether clients keep running statistics in training; with a dial always: its attacks are on fixed norms."""
+        return self.config.norm in ("tracked", "local") or (self.config.norm == "post" and self.dial)
+
+    @property
+    def noise(self) -> Attack | None:
+        """The attack that makes the images on which noisy norms are calibrated, if there are any: that of training."""
+        return noise_of(self.trials)
+
+    @property
     def image(self) -> tuple[int, ...]:
         return self.task.image
 
@@ -108,7 +118,8 @@ class Setup:
 
     def question(self, split: str, norm: str = "stored") -> Question:
         """How clients are asked for their accuracy."""
-        return Question(split, norm, self.config.eval_batch, local_norms=self.config.norm == "local")
+        local, noise = self.config.norm == "local", self.noise if norm == "client" else None
+        return Question(split, norm, self.config.eval_batch, local_norms=local, noise=noise)
 
     def clients(self, device: str = "cpu") -> TaskClients:
         """The clients, if their images are here."""
@@ -120,8 +131,8 @@ class Setup:
         return Simulator(self.net, self.method.layout, self.clients(device), self.objective, workers, device)
 
     def fresh_weights(self) -> Weights:
-        tracked = self.config.norm in ("tracked", "local")
-        return self.net.init(self.method.layout, self.config.seed, rescale=self.config.rescale_init, tracked=tracked)
+        config, layout = self.config, self.method.layout
+        return self.net.init(layout, config.seed, rescale=config.rescale_init, tracked=self.tracked)
 
 
 def set_up(
@@ -140,7 +151,7 @@ def set_up(
     given = find_objective(config.objective)
     own = build is not None or ":" in (config.net or task.net)
     build = with_needs(build or make_build(config, task), given.needs)
-    check_norm(config.norm, method, given.needs, setting.budgets)
+    check_norm(config.norm, method, given, setting.budgets)
     check_net(build, method.layout.width, task, dial=bool(given.needs))
     net = traced_net(build, method.layout, task) if own else Net(build)
     return Setup(config, task, budgets, method, net, method.objective(given), federation(config))
@@ -190,7 +201,15 @@ def federation(config: Config) -> Federation:
         "steps": {"milestones": tuple(config.milestones)},
     }
     schedule = SCHEDULES[config.schedule](**options.get(config.schedule, {}))  # type: ignore[arg-type]
-    plan = Plan(config.lr, config.epochs, config.batch, config.momentum, config.weight_decay, config.precision)
+    plan = Plan(
+        config.lr,
+        config.epochs,
+        config.batch,
+        config.momentum,
+        config.weight_decay,
+        config.precision,
+        config.norm_rate,
+    )
     return Federation(
         config.rounds,
         plan,
@@ -219,17 +238,24 @@ def check_validation(norm: str, task: TaskFacts) -> None:
         )
 
 
-def check_norm(norm: str, method: Method, needs: Mapping[str, bool], budgets: Collection[Width]) -> None:
+def noise_of(trials: Sequence[Trial]) -> Attack | None:
+    """The attack that an objective is judged by with its noisy norms."""
+    return next((trial.attack for trial in trials if trial.robust and trial.attack), None)
+
+
+def check_norm(norm: str, method: Method, given: Objective, budgets: Collection[Width]) -> None:
     """A dial blends fixed statistics, which must be tracked; norms that stay on a client know one width only."""
-    if needs and norm not in ("tracked", "local"):
+    dial = bool(given.needs)
+    if dial and (norm == "batch" or (norm == "post" and noise_of(given.trials) is None)):
         raise UserError(
             f"norm '{norm}' keeps no statistics of attacked images, which a net with a robustness dial needs; "
-            "choose norm 'tracked' or 'local'"
+            "choose norm 'tracked' or 'local', or 'post' with an objective that attacks"
         )
-    if norm == "tracked" and method.layout.nested and method.layout.width > max(budgets):
+    if (norm == "tracked" or dial) and method.layout.nested and method.layout.width > max(budgets):
+        others = "choose" if dial else "choose norm 'post' or 'batch', or"
         raise UserError(
             f"nobody tracks statistics of width {method.layout.width}, the largest budget is {max(budgets)}; "
-            "choose norm 'post' or 'batch', or a width that some client trains"
+            f"{others} a width that some client trains"
         )
     if norm == "local" and isinstance(method, Bases) and method.forked:
         raise UserError(
