@@ -1,8 +1,9 @@
 """Commands that show what can be named (tasks, methods, nets, budgets and settings), and what a net costs."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from splitmix.cli.options import Json, Words, parse_size, say, show_json, show_rows, show_table
 from splitmix.compare.costs import account_for, budgets_for, client_table, mix_table, serving_table
@@ -13,11 +14,9 @@ from splitmix.data.tasks import TASKS
 from splitmix.methods import METHODS
 from splitmix.nets import NETS, find_net
 from splitmix.report.pictures import budget_picture
-from splitmix.report.tables import Column, Table
+from splitmix.report.tables import Column
 from splitmix.runs.config import Config
 from splitmix.runs.recipes import RECIPES
-
-Counted = TypeVar("Counted")
 
 
 def tasks(*, as_json: Json = False) -> None:
@@ -158,12 +157,11 @@ def cost(
         check_multiple(wanted, base)
     clients = budgets_for(" ".join(budgets or ()), base)
 
-    def count(size: tuple[int, ...]) -> tuple[Table, Table]:
+    with runnable(net, image):
+        size = image_size(net, build, image)
         account = account_for(method or "splitmix", build, size, atom=base, budgets=clients, batch=batch)
         served = mix_table(net, build, size, base, widths) if method is None else serving_table(net, account, widths)
-        return served, client_table(account, clients)
-
-    served, asked = cost_of(net, build, image, count)
+        asked = client_table(account, clients)
     if as_json:
         rows, about = served.records(), {"net": net, "method": method, "atom": str(base), "batch": batch}
         show_json(rows if method is None else {**about, "widths": rows, "clients": asked.records()})
@@ -173,10 +171,11 @@ def cost(
         show_table(asked)
 
 
-def cost_of(net: str, build: Any, image: str | None, count: Callable[[tuple[int, ...]], Counted]) -> Counted:
-    """What is counted on images of a size; what the net itself cannot do is one sentence."""
+@contextmanager
+def runnable(net: str, image: str | None) -> Iterator[None]:
+    """What the net itself cannot do is one sentence."""
     try:
-        return count(image_size(net, build, image))
+        yield
     except UserError:
         raise
     except (RuntimeError, ValueError, TypeError, ArithmeticError, IndexError) as error:

@@ -119,13 +119,13 @@ def plan(
 
 def all_options(model: Model, measured: Sequence[Measured]) -> tuple[DialOption, ...]:
     """Every dial of the bundle's table whose bases are here."""
-    costs, times = model.manifest.costs, {row.width: row for row in measured}
+    times = {row.width: row for row in measured}
     options = []
     for row in model.manifest.table.rows:
         width = Width(row.width)
         if width not in times:
             continue
-        priced, here = costs[int(width / model.atom) - 1], times[width]
+        priced, here = model.manifest.cost(width), times[width]
         options.append(
             DialOption(
                 width=width,
@@ -148,13 +148,8 @@ def all_options(model: Model, measured: Sequence[Measured]) -> tuple[DialOption,
 
 def bases_that_fit(build: Build, atom: Width, image: Image, *, max_mb: float, batch: int = 32) -> int:
     """How many bases a client can train at once in so much memory; see `training_bytes` for what is counted."""
-    one, count = cost(build, atom, image), 0
-    while count < int(1 / atom):
-        more = one * (count + 1)
-        if training_bytes(more.parameters, more.activations, batch) > 1e6 * max_mb:
-            break
-        count += 1
-    return count
+    one = cost(build, atom, image)
+    return min(int(1 / atom), int(1e6 * max_mb // training_bytes(one.parameters, one.activations, batch)))
 
 
 def flag(limit: str) -> str:
