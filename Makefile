@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+HALVES := -n 2 --dist worksteal  # so that what tests of a file share is made once
 export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all modules again
 
@@ -24,10 +25,10 @@ test: $(READY)  ## all tests; federations mostly wait, so they run beside the ot
 	@$(MAKE) --no-print-directory -j 2 test-federation test-here
 
 test-here: $(READY)  ## the tests without federations of processes
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest $(HALVES)
 
-test-fast: $(READY)  ## the tests without the slow ones (a minute or two)
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not federation'
+test-fast: $(READY)  ## the inner loop: each room without what is slow (a minute)
+	$(BIN)/python -m pytest $(HALVES) -m 'not slow and not federation'
 
 test-federation: $(READY)  ## real Flower processes, killed, refused and resumed (some minutes)
 	$(BIN)/python -m pytest -m federation tests/flower/test_flower_processes.py

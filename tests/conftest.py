@@ -17,6 +17,18 @@ for colours in ("NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(colours, None)
 
 
+LARGE = {"alexnet", "preresnet18"}  # in the inner loop the digit net stands for them
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is tried with each net is slow with the large ones."""
+    for item in items:
+        given = getattr(item, "callspec", None)
+        if given and any(isinstance(value, str) and value in LARGE for value in given.params.values()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Results repeat to the bit only at a fixed number of threads, and small nets are fastest on one."""

@@ -165,6 +165,7 @@ def test_what_cannot_be_tried_is_told(methods, more, told):
 # --- a real search ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_stops_a_trial_after_its_last_round_is_not_taken_for_its_end(tmp_path, monkeypatch):
     def interrupted(*given):
         raise KeyboardInterrupt

@@ -131,6 +131,7 @@ def test_a_missing_library_names_the_extra(monkeypatch, tmp_path):
         mini_domains(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_contact_sheet_is_a_readable_png(domains, tmp_path):
     path = tmp_path / "new" / "sheet.png"
     contact_sheet(domains, path)

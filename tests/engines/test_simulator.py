@@ -69,7 +69,7 @@ class Spoilt(ToyClients):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def delay(self):
-        time.sleep(0.3)
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,7 @@ def pool(two_workers):
     return two_workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local_norms", [False, True])
 def test_the_number_of_workers_changes_nothing(local_norms):
     how = toy_federation(rounds=2, cohort=None, local_norms=local_norms)

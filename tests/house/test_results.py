@@ -31,6 +31,7 @@ def test_results_hold_rows_and_what_is_made_of_them():
     assert {path.stem for path in (ROOT / "results" / "rows").iterdir()} == set(evidence.page_names())
 
 
+@pytest.mark.slow
 def test_rows_of_a_finished_run_are_added_once(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
     (tmp_path / "rows").mkdir()

@@ -143,6 +143,7 @@ def test_messages_that_pass_through_bytes_give_the_same_weights(method):
     assert to_bytes(trained(method, direct)) == to_bytes(trained(method, Bytes(direct)))
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_bytes_as_one(method):
     with simulator(method, workers=2) as pool:
         assert to_bytes(trained(method, pool)) == to_bytes(trained(method, simulator(method)))

@@ -248,6 +248,7 @@ def test_the_losses_are_weighed_by_the_lambda_that_was_drawn():
     assert_close(loss, 0.6 * clean + 0.4 * adversarial)
 
 
+@pytest.mark.slow
 def test_each_batch_draws_a_lambda_from_the_clients_own_rng():
     def draws(seed):
         forward, rng = Calls(), torch.Generator().manual_seed(seed)

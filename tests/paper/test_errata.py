@@ -109,6 +109,7 @@ def test_log_normal_budgets_of_fifty_clients():
     assert sum(int(width / ATOM) for width in budgets) == 158
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "trainings"), [(100, 375), (50, 185), (30, 110)])
 def test_every_base_is_trained_in_every_round_and_equally_often(clients, trainings):
     budgets = BUDGETS["exponential"](clients, np.random.default_rng(0))

@@ -113,6 +113,7 @@ def test_kept_rows_tell_the_same_and_are_not_copied_twice(out, tmp_path, capsys)
     assert "are in" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tables_and_pictures_name_the_data_that_stands_in_for_the_papers(tmp_path):
     make(tmp_path, EXHIBITS["table1-domainnet"])
     told(tmp_path, EXHIBITS["table1-domainnet"])

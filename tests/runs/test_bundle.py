@@ -162,6 +162,7 @@ def test_norms_that_are_no_blend_of_two_cannot_be_bundled(tmp_path):
         trained(objective={"name": "oat", "steps": 1}, norm="tracked").bundle(tmp_path / "bundle")
 
 
+@pytest.mark.slow
 def test_fed_ensemble_can_be_bundled(tmp_path):
     assert trained(method="fedensemble").bundle(tmp_path / "bundle")(pictures(2)).shape == (2, 3)
 

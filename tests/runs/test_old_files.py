@@ -57,6 +57,7 @@ def test_an_old_run_is_read_and_scored_again(old, norm):
     assert [row["accuracy"] for row in again] == pytest.approx([row["accuracy"] for row in stored], abs=0.1)
 
 
+@pytest.mark.slow
 def test_an_old_run_goes_on_where_it_was_killed(old):
     torch.testing.assert_close(
         resumed("unfinished"), load_file("finished/checkpoints/round-000006.safetensors"), rtol=1e-3, atol=1e-4
@@ -64,6 +65,7 @@ def test_an_old_run_goes_on_where_it_was_killed(old):
     assert read_result(Path("unfinished"))["bases"] == read_result(Path("finished"))["bases"]
 
 
+@pytest.mark.slow
 def test_an_old_run_goes_on_with_the_norms_of_its_clients(old):
     kept = load_file("unfinished-local/checkpoints/round-000002.safetensors")
     names = {name for name in kept if name.startswith("memory/")}

@@ -59,6 +59,7 @@ def test_a_run_can_be_watched_with_tensorboard(tmp_path):
     assert len(list((tmp_path / "tensorboard").glob("events*"))) == 1
 
 
+@pytest.mark.slow
 def test_the_command_lets_tensorboard_watch(here, monkeypatch, capsys):
     def asked(*given, watchers, **more):
         raise UserError(f"watched by {', '.join(type(watcher).__name__ for watcher in watchers)}")

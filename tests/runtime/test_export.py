@@ -225,6 +225,7 @@ def test_a_difference_is_that_of_the_logits_or_what_another_answer_loses():
     assert difference(np.array([[0.5, 0.4], [0.35, 0.351]], np.float32), expected) >= 0.0999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "error", "where"),
     [
@@ -291,6 +292,7 @@ def test_the_command_writes_a_file_for_each_width(place, capsys):
     assert {path.name for path in (place / "two.export").iterdir()} == {f"mix-{k}-robust-0.3.onnx" for k in (1, 3)}
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file_for_each_base_or_the_widest(place, capsys):
     main(["export", "two.bundle", "--per-base", "--width", "1/8", "--out", "device", "--json"])
     made = json.loads(capsys.readouterr().out)

@@ -44,6 +44,7 @@ def test_it_was_measured_at_every_width_under_a_strong_attack_and_its_dials_pay_
     assert rows["1", 0.0].clean > rows["1/8", 0.0].clean
 
 
+@pytest.mark.slow
 def test_it_reads_the_test_pictures_of_every_domain(model):
     for domain in mini_domains():
         right = model.predict(domain.x_test[::5], width=1).classes == domain.y_test[::5]

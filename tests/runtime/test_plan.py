@@ -30,6 +30,12 @@ def _quick_and_apart(tmp_path, monkeypatch):
     monkeypatch.setenv("SPLITMIX_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.fixture(scope="module")
+def model(bundle):
+    """One for all tests, as none of them changes it."""
+    return Model.load(bundle.path)
+
+
 def planned(model, prefer="clean", **limits):
     return plan(model, Limits(**limits), prefer=prefer, measured=DEVICE)
 
@@ -177,6 +183,7 @@ def test_bases_that_fit_a_clients_memory(max_mb, bases):
 # --- commands ---
 
 
+@pytest.mark.slow
 def test_plan_and_probe_on_the_command_line(bundle, capsys):
     main(["probe", str(bundle.path), "--json"])
     rows = json.loads(capsys.readouterr().out)
@@ -191,6 +198,7 @@ def test_plan_and_probe_on_the_command_line(bundle, capsys):
     assert "can train 3 of 8 bases of digit: a budget of 3/8" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_calibrate_on_the_command_line(bundle, tmp_path, capsys):
     from PIL import Image
 
