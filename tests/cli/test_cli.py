@@ -38,6 +38,13 @@ def test_the_settings_are_all_listed(capsys):
     assert all(row["about"] for row in rows)
 
 
+def test_costs_come_as_json(capsys):
+    rows = told(capsys, "cost", "digit", "--width", "1/8", "1")
+    assert [(row["width"], row["bases"], row["parameters"]) for row in rows] == [("1/8", 1, 224194), ("1", 8, 1793552)]
+    costs = {"macs": 1158528, "activations": 17898, "single_parameters": 224194, "single_macs": 1158528}
+    assert rows[0] == {"width": "1/8", "bases": 1, "parameters": 224194, **costs}
+
+
 def test_costs_of_ones_own_net_need_the_size_of_an_image(here, capsys):
     (row,) = told(capsys, "cost", "helpers.toys:plain_build", "--image", "6x6x1", "--width", "1/2")
     assert (row["bases"], row["parameters"]) == (4, 4 * (9 + 1 + 2 + 16 * 3 + 3))

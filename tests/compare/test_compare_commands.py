@@ -12,16 +12,6 @@ def told(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_without_a_method_the_json_is_a_list_of_widths(capsys):
-    rows = told(capsys, "digit", "--width", "1/8", "--budgets", "1/8", "--batch", "16")
-    assert rows == [
-        {
-            **{"width": "1/8", "bases": 1, "parameters": 224194, "macs": 1158528, "activations": 17898},
-            **{"single_parameters": 224194, "single_macs": 1158528},
-        }
-    ]
-
-
 def test_with_a_method_the_json_tells_widths_and_clients(capsys):
     found = told(capsys, "digit", "--method", "heterofl", "--budgets", "1/8", "1/4", "--batch", "16")
     assert (found["net"], found["method"], found["atom"], found["batch"]) == ("digit", "heterofl", "1/8", 16)

@@ -43,6 +43,3 @@ def test_the_same_method_under_two_names_is_refused(tmp_path):
     twice = parse_contenders(["splitmix", "splitmix:lr=0.1"])
     with pytest.raises(UserError, match="are the same"):
         compared_runs({"task": "mini"}, twice, [1], tmp_path)
-
-
-# --- real runs ----------------------------------------------------------------------------------------------------

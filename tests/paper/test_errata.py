@@ -13,18 +13,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from helpers.toys import Slim
 from splitmix.attacks.pgd import PGD
 from splitmix.core.net import Net
-from splitmix.core.parts import merge
 from splitmix.core.rounds import Cosine, Steps
-from splitmix.core.types import Layout, Part, Profile, Update
+from splitmix.core.types import Layout, Profile
 from splitmix.core.width import Width
 from splitmix.data.budgets import BUDGETS
 from splitmix.data.partition import Classes, split_validation
 from splitmix.data.task import Domain, make_task
 from splitmix.methods.bases import SplitMix
-from splitmix.methods.nested import SHeteroFL
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost
 from splitmix.nets.layers import Linear, norm_eps
@@ -103,12 +100,6 @@ def test_budgets_ascend_with_the_client_so_domains_differ_in_budget():
     assert [counts.count(width) for width in WIDTHS] == [13, 12, 13, 12]
 
 
-def test_log_normal_budgets_of_fifty_clients():
-    budgets = BUDGETS["lognormal"](50, np.random.default_rng(0))
-    assert [budgets.count(Width(i, 8)) for i in range(1, 9)] == [8, 14, 11, 7, 4, 3, 1, 2]
-    assert sum(int(width / ATOM) for width in budgets) == 158
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "trainings"), [(100, 375), (50, 185), (30, 110)])
 def test_every_base_is_trained_in_every_round_and_equally_often(clients, trainings):
@@ -128,15 +119,6 @@ def test_few_clients_in_a_round_leave_bases_untrained():
     cohort = [Profile(0, ATOM, 100), Profile(1, ATOM, 100)]
     touched = {part.base for parts in SplitMix().assign(0, cohort).values() for part in parts}
     assert len(touched) == 2
-
-
-def test_a_base_that_nobody_trained_keeps_its_value():
-    net, layout = Net(Slim), Layout(2, FULL)
-    old = {name: torch.full((2, *shape), 5.0) for name, shape in net.shapes(FULL).items()}
-    new = {name: torch.full((1, *shape), 3.0) for name, shape in net.shapes(FULL).items()}
-    merged = merge(net, layout, old, [Update(0, 0, (Part(0, FULL),), new, samples=10)])
-    for value in merged.values():
-        assert (float(value[0].mean()), float(value[1].mean())) == (3.0, 5.0)
 
 
 def test_the_released_attack_takes_steps_of_ten_sevenths():
@@ -190,40 +172,6 @@ def test_rescaled_initialisation_makes_steps_eight_times_as_large():
         return float(slope.norm() / weight.detach().norm())
 
     assert math.isclose(turned(math.sqrt(float(ATOM))) / turned(1.0), 8, rel_tol=1e-6)
-
-
-CLIENTS = [Profile(i, width, 100) for i, width in enumerate(reversed(WIDTHS))]
-
-
-def test_released_sheterofl_weighs_clients_four_three_two_one():
-    released, fair = (SHeteroFL(WIDTHS, released_weighting=flag) for flag in (True, False))
-    for method, expected in ((released, [4, 3, 2, 1]), (fair, [1, 1, 1, 1])):
-        assert [method.weigh(parts) for parts in method.assign(0, CLIENTS).values()] == expected
-
-
-def test_released_weighting_moves_a_shared_slice_from_a_half_to_four_fifths():
-    """A client of budget 1 sends ones, a client of budget 1/8 zeros: both hold the narrowest slice."""
-    net, layout, narrow = Net(Slim), Layout(1, FULL), Width(1, 4)
-
-    def merged(weight):
-        def update(width, value, weight):
-            entries = {name: torch.full((1, *shape), value) for name, shape in net.shapes(width).items()}
-            return Update(0, 0, (Part(0, width),), entries, samples=100, weight=weight)
-
-        old = {name: torch.zeros(1, *shape) for name, shape in net.shapes(FULL).items()}
-        return merge(net, layout, old, [update(FULL, 1.0, weight), update(narrow, 0.0, 1)])
-
-    first = next(name for name, value in merged(1).items() if value.dim() > 1)
-    assert round(float(merged(1)[first].flatten()[0]), 6) == 0.5
-    assert round(float(merged(4)[first].flatten()[0]), 6) == 0.8
-
-
-def test_released_sheterofl_trains_a_width_as_often_as_it_is_listed():
-    listed = (ATOM, FULL, FULL, FULL)
-    released, fair = (SHeteroFL(listed, released_weighting=flag) for flag in (True, False))
-    assert [part.width for part in released.assign(0, CLIENTS[:1])[0]] == [ATOM, FULL, FULL, FULL]
-    assert released.weigh(released.assign(0, CLIENTS[:1])[0]) == 4
-    assert [part.width for part in fair.assign(0, CLIENTS[:1])[0]] == [ATOM, FULL]
 
 
 def test_shuffling_between_the_cuts_puts_nine_tenths_of_validation_into_training():
@@ -325,8 +273,9 @@ def test_sentences_that_the_papers_own_table_contradicts():
 
 
 def test_the_page_names_every_test_here_and_none_that_is_gone():
-    page = (Path(__file__).parents[2] / "docs" / "errata.md").read_text()
-    here = {name for name in globals() if name.startswith("test_")} - {
-        "test_the_page_names_every_test_here_and_none_that_is_gone"
-    }
-    assert set(re.findall(r"`(test_\w+)`", page)) == here
+    root = Path(__file__).parents[2]
+    named = set(re.findall(r"`(test_\w+)`", (root / "docs" / "errata.md").read_text()))
+    here = {name for name in globals() if name.startswith("test_")}
+    assert here - named == {"test_the_page_names_every_test_here_and_none_that_is_gone"}
+    rooms = "".join(path.read_text() for path in (root / "tests").glob("*/test_*.py"))
+    assert [name for name in sorted(named) if f"def {name}(" not in rooms] == []

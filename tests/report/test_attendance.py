@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from splitmix.report.attendance import SHOWN, failures, summary, turnout
+from splitmix.report.run_page import SHOWN, failures, summary, turnout
 from splitmix.runs.records import read_metrics
 
 

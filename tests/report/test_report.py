@@ -133,11 +133,8 @@ def test_the_page_has_headline_table_pictures_and_origin(written):
     assert {"report.html", "convergence.png", "by-domain.png"} <= {file.name for file in run.iterdir()}
 
 
-def test_the_page_needs_nothing_but_itself(written):
+def test_the_page_needs_nothing_but_itself_and_text_from_files_never_becomes_markup(written):
     assert_whole(written[1].decode())
-
-
-def test_text_from_files_never_becomes_markup(written):
     page = Tags(written[1].decode())
     assert not {"script", "img"} & set(page.tags)
     assert page.text.count(EVIL) > 5
@@ -230,9 +227,3 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, monkeypat
     with pytest.raises(UserError, match="the disk is full"):
         write_atomically(tmp_path / "page", b"new")
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("page", b"old")]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        write_atomically(tmp_path / "file" / "page", b"")

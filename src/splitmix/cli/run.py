@@ -25,9 +25,8 @@ from splitmix.cli.options import (
 from splitmix.core.errors import UserError
 from splitmix.core.objective import Attack
 from splitmix.core.width import parse_dial, parse_width
-from splitmix.report.attendance import summary
 from splitmix.report.grid_page import WEAK, grid_table, masking_table
-from splitmix.report.run_page import write_report
+from splitmix.report.run_page import summary, write_report
 from splitmix.report.tables import Column, percent, width_table
 from splitmix.runs.config import parse_override, read_config, read_settings
 from splitmix.runs.evaluate import FinishedRun, evaluate_run, open_run

@@ -4,10 +4,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
 
 from splitmix.compare.standings import MethodRuns, SeedRun, Standing, compared_widths, standings
+from splitmix.compare.statistics import mean_and_spread
 from splitmix.core.width import parse_width
 from splitmix.report import drawing
 from splitmix.report.drawing import COLOURS, GREY, INK, PALE, NothingToDrawError, Picture, in_style, paper, short
@@ -33,8 +35,7 @@ class Look:
     marker: str = "o"
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """Accuracy in per cent by round or second: the mean over seeds and its spread."""
 
     xs: list[float]
@@ -70,18 +71,17 @@ def looks(entries: Sequence[MethodRuns]) -> dict[str, Look]:
     return {name: grey.get(name) or coloured[name] for name in groups}
 
 
+def colours_of(entries: Sequence[MethodRuns]) -> dict[str, str]:
+    """The colour of each method, by its label."""
+    style = looks(entries)
+    return {entry.label: style[name].colour for name, group in families(entries).items() for entry in group}
+
+
 def undominated(points: Sequence[Standing], price: str) -> list[Standing]:
     """The points for which nobody offers as much for less, or more for as little."""
-    return [
-        point
-        for point in points
-        if not any(
-            price_of(other, price) <= price_of(point, price)
-            and other.mean >= point.mean
-            and (price_of(other, price), -other.mean) != (price_of(point, price), -point.mean)
-            for other in points
-        )
-    ]
+    offers = {(price_of(point, price), point.mean) for point in points}
+    beaten = {(x, y) for x, y in offers for other, mean in offers - {(x, y)} if other <= x and mean >= y}
+    return [point for point in points if (price_of(point, price), point.mean) not in beaten]
 
 
 def price_of(standing: Standing, price: str) -> int:
@@ -91,7 +91,8 @@ def price_of(standing: Standing, price: str) -> int:
 @in_style
 def price_tradeoff(entries: Sequence[MethodRuns], price: str = "macs") -> Picture:
     """Accuracy against MACs or parameters, a line for each method; what nobody beats at its price is ringed."""
-    found = [s for width in all_widths(entries) for s in standings(entries, width) if price_of(s, price)]
+    widths = sorted({width for entry in entries for width in entry.widths}, key=parse_width)
+    found = [s for width in widths for s in standings(entries, width) if price_of(s, price)]
     if not found:
         raise NothingToDrawError(f"the results have no {PRICES[price]} to draw")
     front = undominated([standing for standing in found if not standing.over_budget], price)
@@ -103,11 +104,10 @@ def price_tradeoff(entries: Sequence[MethodRuns], price: str = "macs") -> Pictur
         "test accuracy (%), mean over clients and seeds; ringed: unbeaten at its price",
         4.0,
     )
-    colours = {entry.label: style[name].colour for name, group in groups.items() for entry in group}
     for name, group in groups.items():
         points = sorted((s for s in found if s.label in {e.label for e in group}), key=lambda s: price_of(s, price))
         _price_line(axes, points, price, style[name])
-    _name_widths(axes, [s for s in found if s.width in compared_widths(entries)], price, colours)
+    _name_widths(axes, [s for s in found if s.width in compared_widths(entries)], price, colours_of(entries))
     for standing in front:
         axes.plot(price_of(standing, price), 100 * standing.mean, "o", mfc="none", mec=INK, ms=11, mew=0.9, zorder=5)
     count_axis(axes)
@@ -200,9 +200,8 @@ def _curve(entry: MethodRuns, width: str, by: str) -> Curve:
     if by == "seconds":
         rounds = [r for r in rounds if all(r in clock for clock in clocks)]
     xs = [fmean(clock[r] for clock in clocks) if by == "seconds" else float(r + 1) for r in rounds]
-    values = [[run[r] for run in runs] for r in rounds]
-    spreads = [stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
-    return Curve(xs, [fmean(seeds) for seeds in values], spreads)
+    values = [mean_and_spread([run[r] for run in runs]) or (0.0, None) for r in rounds]
+    return Curve(xs, [mean for mean, _ in values], [spread or 0.0 for _, spread in values])
 
 
 def _accuracies(run: SeedRun, width: str) -> dict[int, float]:
@@ -217,13 +216,8 @@ def _accuracies(run: SeedRun, width: str) -> dict[int, float]:
 
 def _clock(metrics: Sequence[MetricRow]) -> dict[int, float]:
     """Seconds of training up to the end of each round."""
-    times: dict[int, float] = {}
-    total = 0.0
-    for row in metrics:
-        if row["kind"] == "round":
-            total += float(row.get("seconds", 0.0))
-            times[row["round"]] = total
-    return times
+    rows = [row for row in metrics if row["kind"] == "round"]
+    return dict(zip((row["round"] for row in rows), accumulate(row.get("seconds", 0.0) for row in rows), strict=True))
 
 
 def _race(curves: Mapping[str, Curve], width: str, by: str) -> str:
@@ -245,7 +239,3 @@ def _time_unit(curves: Mapping[str, Mapping[str, Curve]]) -> tuple[str, float]:
     longest = max(curve.xs[-1] for group in curves.values() for curve in group.values())
     units = ((7200, "hours of training", 3600.0), (180, "minutes of training", 60.0), (0, "seconds of training", 1.0))
     return next((unit, scale) for least, unit, scale in units if longest >= least)
-
-
-def all_widths(entries: Sequence[MethodRuns]) -> list[str]:
-    return sorted({width for entry in entries for width in entry.widths}, key=parse_width)

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from splitmix.compare.coverage import ReachedShares
-from splitmix.compare.figures import called, count_axis, families, looks
+from splitmix.compare.figures import called, colours_of, count_axis
 from splitmix.compare.standings import MethodRuns
 from splitmix.report import drawing
 from splitmix.report.drawing import GREY, INK, NothingToDrawError, Picture, in_style, paper, short
@@ -29,9 +29,7 @@ def client_boxes(entries: Sequence[MethodRuns]) -> Picture:
     traffic = {entry.label: _per_round(entry, "down") for entry in entries}
     work = {entry.label: _per_round(entry, "macs") for entry in entries}
     rivals = [entry.label for entry in entries if not entry.over_budget and accuracy[entry.label]] or [*accuracy]
-    style = looks(entries)
-    colours = {entry.label: style[name].colour for name, group in families(entries).items() for entry in group}
-    return draw_boxes(accuracy, traffic, work, colours, rivals)
+    return draw_boxes(accuracy, traffic, work, colours_of(entries), rivals)
 
 
 @in_style
@@ -91,7 +89,12 @@ def domain_losses(entries: Sequence[MethodRuns]) -> Picture:
     rivals = [entry for entry in entries if not _is_fedavg(entry) and set(entry.widths) & set(base)]
     domains = domain_names(entries[0].runs[0].result)
     widths = [width for width in base if any(width in entry.widths for entry in rivals)]
-    grids = {e.label: [[_loss(e, base, width, name) for width in widths] for name in domains] for e in rivals}
+
+    def loss(entry: MethodRuns, width: str, domain: str) -> float | None:
+        mine, theirs = _domain_accuracy(entry, width, domain), base[width].get(domain)
+        return None if mine is None or theirs is None else 100 * (mine - theirs)
+
+    grids = {rival.label: [[loss(rival, width, name) for width in widths] for name in domains] for rival in rivals}
     return draw_losses(grids, domains, widths)
 
 
@@ -140,7 +143,7 @@ def draw_coverage(known: Mapping[str, ReachedShares]) -> Picture:
     title = f"{much} of the net ever met the data of {short(name)} under {called(label)}"
     if share == 1:
         title = "Every parameter met the data of every domain"
-    columns = {label: [_slice_name(text) for text in found["slices"]] for label, found in counted.items()}
+    columns = {label: [text.removeprefix("base ") for text in found["slices"]] for label, found in counted.items()}
     text = "share (%) of each slice of the net, or of each base, that a domain's clients trained"
     return Picture("coverage", _maps(title, text, grids, domains, columns, SHARE, None))
 
@@ -207,12 +210,6 @@ def _is_fedavg(entry: MethodRuns) -> bool:
     return entry.runs[0].result.get("method") == "fedavg"
 
 
-def _loss(entry: MethodRuns, base: Mapping[str, Mapping[str, float]], width: str, domain: str) -> float | None:
-    mine = _domain_accuracy(entry, width, domain)
-    theirs = base[width].get(domain)
-    return None if mine is None or theirs is None else 100 * (mine - theirs)
-
-
 def _domain_accuracy(entry: MethodRuns, width: str, domain: str) -> float | None:
     if width not in entry.widths:
         return None
@@ -236,7 +233,3 @@ def _per_round(entry: MethodRuns, key: Literal["down", "macs"]) -> list[float]:
         for spent in run.costs[key]
         if spent
     ]
-
-
-def _slice_name(text: str) -> str:
-    return text.removeprefix("base ")

@@ -1,13 +1,13 @@
 """Methods side by side: what the runs of each reached over seeds, who leads clearly, and tables of both."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TypedDict
+from statistics import fmean
 
 from splitmix.compare.coverage import StoredCosts, read_costs
-from splitmix.compare.statistics import clear_lead, spread_text
+from splitmix.compare.statistics import MeanAndSpread, clear_lead, mean_and_spread, spread_text
 from splitmix.core.errors import UserError
 from splitmix.core.parts import covering
 from splitmix.core.types import Profile, Setting
@@ -32,7 +32,7 @@ class SeedRun:
     folder: Path
     result: Result
     metrics: Sequence[MetricRow] = ()
-    costs: StoredCosts | None = None
+    costs: StoredCosts | None = None  # if a comparison has counted them
 
     @property
     def scores(self) -> dict[str, StoredScore]:
@@ -91,26 +91,28 @@ class Standing:
 
     @property
     def mean(self) -> float:
-        return fmean(self.values)
+        return self.numbers[0]
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over seeds; unknown where there is only one."""
-        return stdev(self.values) if len(self.values) > 1 else None
+        return self.numbers[1]
+
+    @property
+    def numbers(self) -> MeanAndSpread:
+        """Mean and standard deviation over seeds."""
+        return mean_and_spread(self.values) or (math.nan, None)
 
 
 def read_method_runs(label: str, folders: Mapping[int, Path]) -> MethodRuns:
     """A method from the folders of its runs, by seed."""
-    runs = tuple(read_seed_run(seed, folder) for seed, folder in folders.items())
+    runs = tuple(
+        SeedRun(seed, folder, read_result(folder), read_metrics(folder), read_costs(folder))
+        for seed, folder in folders.items()
+    )
     first = runs[0]
     config = read_toml(first.folder / "config.toml")
     method, atom = config.get("method", first.result.get("method", "splitmix")), config.get("atom", "1/8")
     return MethodRuns(label, runs, config.get("lr"), asks_too_much(method, atom, first.result["clients"], first.seed))
-
-
-def read_seed_run(seed: int, folder: Path) -> SeedRun:
-    """A run; its costs are there if a comparison has counted them."""
-    return SeedRun(seed, folder, read_result(folder), read_metrics(folder), read_costs(folder))
 
 
 def asks_too_much(method: str | Mapping[str, object], atom: object, clients: Sequence[StoredClient], seed: int) -> bool:
@@ -165,13 +167,13 @@ def overview_table(entries: Sequence[MethodRuns]) -> Table:
     rows = [
         (
             _named(entry),
-            *(_numbers(at.get((entry.label, width))) for width in widths),
+            *(at[entry.label, width].numbers if width in entry.widths else None for width in widths),
             *(entry.download, entry.training, entry.lr),
         )
         for entry in entries
     ]
-    bold = {(i, f"accuracy.{w}") for i, e in enumerate(entries) for w in widths if (e.label, w) in at}
-    bold = {(i, key) for i, key in bold if at[entries[i].label, key.removeprefix("accuracy.")].winner}
+    winning = {place for place, standing in at.items() if standing.winner}
+    bold = {(i, f"accuracy.{w}") for i, e in enumerate(entries) for w in widths if (e.label, w) in winning}
     grey = [i for i, entry in enumerate(entries) if entry.over_budget]
     more = "Download: parameters to a client in a round; training MACs: of a client in a round; both on average."
     return Table(
@@ -192,7 +194,7 @@ def cost_table(entries: Sequence[MethodRuns]) -> Table:
     ]
     found = [standing for width in compared_widths(entries) for standing in standings(entries, width)]
     loads, names = {e.label: e.download for e in entries}, {e.label: _named(e) for e in entries}
-    rows = [(s.width, names[s.label], (s.mean, s.spread), s.macs, s.parameters, loads[s.label], s.ms) for s in found]
+    rows = [(s.width, names[s.label], s.numbers, s.macs, s.parameters, loads[s.label], s.ms) for s in found]
     bold = {(i, "accuracy") for i, standing in enumerate(found) if standing.winner}
     grey = [i for i, standing in enumerate(found) if standing.over_budget]
     caption = (
@@ -202,44 +204,22 @@ def cost_table(entries: Sequence[MethodRuns]) -> Table:
     return Table(f"What each width reaches and costs on {_task(entries)}", columns, rows, caption, bold, grey)
 
 
-class SummaryRow(TypedDict):
-    """A method at a width, for programs: accuracy over seeds and of each, and what it costs to serve."""
-
-    method: str
-    lr: float | None
-    over_budget: bool
-    download: float | None
-    width: str
-    mean: float
-    spread: float | None
-    winner: bool
-    seeds: dict[str, float]
-    macs: int | None
-    parameters: int | None
-    ms: float | None
-
-
-def summary_rows(entries: Sequence[MethodRuns]) -> list[SummaryRow]:
-    """A row for each method at each width that it serves."""
+def summary_rows(entries: Sequence[MethodRuns]) -> list[dict[str, object]]:
+    """A row for each method at each width that it serves, for programs: accuracy over seeds and of each, and costs."""
     best = winners(entries)
-    return [
-        {
-            "method": entry.label,
-            "lr": entry.lr,
-            "over_budget": entry.over_budget,
-            "download": entry.download,
-            "width": width,
-            "mean": standing.mean,
-            "spread": standing.spread,
-            "winner": best.get(width) == entry.label,
-            "seeds": {str(run.seed): value for run, value in zip(entry.runs, standing.values, strict=True)},
-            "macs": standing.macs,
-            "parameters": standing.parameters,
-            "ms": standing.ms,
-        }
-        for entry in entries
-        for width, standing in ((width, _standing(entry, width)) for width in entry.widths)
-    ]
+    rows = []
+    for entry, standing in ((e, _standing(e, width)) for e in entries for width in e.widths):
+        seeds = {str(run.seed): value for run, value in zip(entry.runs, standing.values, strict=True)}
+        rows.append(
+            {
+                "method": entry.label,
+                **{key: getattr(entry, key) for key in ("lr", "over_budget", "download")},
+                **{key: getattr(standing, key) for key in ("width", "mean", "spread")},
+                **{"winner": best.get(standing.width) == entry.label, "seeds": seeds},
+                **{key: getattr(standing, key) for key in ("macs", "parameters", "ms")},
+            }
+        )
+    return rows
 
 
 def check_alike(entries: Sequence[MethodRuns]) -> None:
@@ -256,10 +236,6 @@ def _standing(entry: MethodRuns, width: str) -> Standing:
     values = entry.values(width)
     parameters, macs = score.get("parameters"), score.get("macs")
     return Standing(entry.label, width, values, parameters, macs, min(times, default=None), entry.over_budget)
-
-
-def _numbers(standing: Standing | None) -> tuple[float, float | None] | None:
-    return None if standing is None else (standing.mean, standing.spread)
 
 
 def _named(entry: MethodRuns) -> str:

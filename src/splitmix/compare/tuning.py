@@ -84,7 +84,7 @@ class RatesToTry:
 
     def __post_init__(self) -> None:
         for rate in self.rates:
-            checked_rate(rate)
+            checked_rate(f"{rate:g}")
         own = [contender.label for contender in self.contenders if contender.lr is not None]
         if own:
             raise UserError(f"'{own[0]}' brings its own learning rate, which is what is looked for; name it without")

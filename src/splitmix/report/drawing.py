@@ -229,11 +229,11 @@ def _apart(values: Sequence[float], gap: float) -> list[float]:
     return [place for _, place in sorted(zip(order, places, strict=True))]
 
 
-def width_ticks(axes: "Axes", widths: Sequence[str], axis: str = "x") -> None:
+def width_ticks(axes: "Axes", widths: Sequence[str], axis: str = "x", apart: str = "1/12") -> None:
     """Mark the widths, from the largest down, where there is room."""
     kept: list[str] = []
     for width in sorted(widths, key=parse_width, reverse=True):
-        if not kept or parse_width(kept[-1]) - parse_width(width) >= parse_width("1/12"):
+        if not kept or parse_width(kept[-1]) - parse_width(width) >= parse_width(apart):
             kept.append(width)
     axes.set(**{f"{axis}ticks": [float(parse_width(w)) for w in kept], f"{axis}ticklabels": kept})
 

@@ -17,7 +17,6 @@ from splitmix.report.drawing import (
     in_style,
     known_line,
     paper,
-    save,
     shade,
     short,
 )
@@ -34,8 +33,6 @@ from splitmix.runs.records import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["NothingToDrawError", "Picture", "budgets", "by_domain", "convergence", "per_client", "save", "tradeoff"]
 
 
 @in_style

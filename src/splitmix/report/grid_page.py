@@ -9,13 +9,14 @@ from typing import Any
 
 from splitmix.core.width import parse_width
 from splitmix.report import drawing
-from splitmix.report.drawing import COLOURS, Line, NothingToDrawError, Picture, in_style, paper, shade
+from splitmix.report.drawing import COLOURS, NothingToDrawError, Picture, in_style, paper, shade
 from splitmix.report.figures import named
 from splitmix.report.tables import Column, Table, percent
 from splitmix.runs.grid import GridRecord
 from splitmix.runs.intervals import INTERVAL
 from splitmix.runs.masking import MaskingRecord, MaskingRow
 
+_dial = "{:g}".format
 WEAK = (
     "Only a weak attack was run, so the true robust accuracy may be much lower; "
     "measure it with --attack pgd20 or autoattack."
@@ -149,10 +150,10 @@ def by_dial(grid: GridRecord) -> Picture:
     for panel, kind, above in zip(panels, kinds, titles, strict=False):
         panel.set_title(above, fontsize=8)
         for colour, rows in zip(colours, curves.values(), strict=True):
-            line = _line(rows, "robust", kind)
-            drawing.draw_line(panel, [(x / 100, y) for x, y in line], colour, marker="o", markersize=3)
-            low, high = ([100 * row[f"{kind}_{end}"] for row in rows] for end in ("low", "high"))
-            panel.fill_between([row["robust"] for row in rows], low, high, color=colour, alpha=0.12, linewidth=0)
+            dials = [row["robust"] for row in rows]
+            low, middle, high = ([100 * row[f"{kind}{end}"] for row in rows] for end in ("_low", "", "_high"))
+            panel.plot(dials, middle, color=colour, marker="o", markersize=3)
+            panel.fill_between(dials, low, high, color=colour, alpha=0.12, linewidth=0)
         panel.set_xlabel("dial")
     drawing.legend(figure, [named(width) for width in curves], colours)
     drawing.per_cent_ticks(panels[0])
@@ -164,11 +165,11 @@ def masking_table(findings: MaskingRecord) -> Table:
     columns = [
         Column("law", "what must hold", number=False),
         Column("width", "width"),
-        Column("robust", "dial", lambda dial: f"{dial:g}"),
+        Column("robust", "dial", _dial),
         Column("found", "accuracy %", number=False),
         Column("holds", "verdict", lambda holds: "holds" if holds else "BROKEN", number=False),
     ]
-    rows = [[row["law"], row["width"], row["robust"], "; ".join(_found(row)), row["holds"]] for row in findings["rows"]]
+    rows = [[row["law"], row["width"], row["robust"], _found(row), row["holds"]] for row in findings["rows"]]
     broken = sum(not row["holds"] for row in findings["rows"])
     verdict = f"{broken} of {len(rows)} are broken: do not trust the robust accuracies." if broken else "All hold."
     caption = (
@@ -185,10 +186,6 @@ def _curves(grid: GridRecord) -> dict[str, list[Mapping[str, Any]]]:
     for row in sorted(grid["rows"], key=lambda row: (parse_width(row["width"]), row["robust"])):
         curves.setdefault(row["width"], []).append(row)
     return curves
-
-
-def _line(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> Line:
-    return [(100 * row[x], 100 * row[y]) for row in rows if row[x] is not None and row[y] is not None]
 
 
 def _price(grid: GridRecord) -> str:
@@ -212,13 +209,10 @@ def _wrapped(text: str, letters: int) -> str:
     return "\n".join(textwrap.wrap(text, letters))
 
 
-def _dial(value: float) -> str:
-    return f"{value:g}"
-
-
 def _interval(ends: tuple[float | None, float | None]) -> str:
     return "-" if None in ends else f"{percent(ends[0])} to {percent(ends[1])}"
 
 
-def _found(row: MaskingRow) -> list[str]:
-    return [f"{label} {percent(value)}" for label, value in zip(row["labels"], row["accuracies"], strict=True)]
+def _found(row: MaskingRow) -> str:
+    pairs = zip(row["labels"], row["accuracies"], strict=True)
+    return "; ".join(f"{label} {percent(value)}" for label, value in pairs)

@@ -13,7 +13,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width
 from splitmix.data.task import Domain
-from splitmix.report.drawing import COLOURS, rendered
+from splitmix.report.drawing import hue, rendered, width_ticks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,12 +35,12 @@ def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str |
     inches = min(4 + 0.1 * len(budgets), 12)
     figure = Figure(figsize=(inches, 3.4), layout="constrained")
     axes = figure.add_subplot()
-    for number, domain in enumerate(dict.fromkeys(domains)):
+    names = list(dict.fromkeys(domains))
+    for domain in names:
         clients = [client for client, name in enumerate(domains) if name == domain]
         heights = [float(budgets[client]) for client in clients]
-        axes.bar(clients, heights, width=0.78, color=COLOURS[number % len(COLOURS)], label=domain, zorder=2)
-    widths = _spaced(sorted({*budgets, Width(1)}))
-    axes.set_yticks([float(width) for width in widths], [str(width) for width in widths])
+        axes.bar(clients, heights, width=0.78, color=hue(names, domain), label=domain, zorder=2)
+    width_ticks(axes, sorted({*map(str, budgets), "1"}), axis="y", apart="1/16")
     axes.set(xlabel="client", ylabel="budget (width)", ylim=(0, 1.04), xlim=(-0.8, len(budgets) - 0.2))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
@@ -50,15 +50,6 @@ def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str |
         loc="outside upper left", ncols=int(inches // 1.5), frameon=False, handlelength=0.9, handletextpad=0.5
     )
     write_atomically(file, rendered(figure, kind, dpi=150))
-
-
-def _spaced(widths: Sequence[Width]) -> list[Width]:
-    """The widths that can be written beside the axis without touching one another, from the largest down."""
-    kept = [widths[-1]]
-    for width in reversed(widths[:-1]):
-        if kept[-1] - width >= Width(1, 16):
-            kept.append(width)
-    return kept
 
 
 _TILE, _GAP, _MARGIN, _CAPTION, _HEADER = 56, 4, 28, 44, 24  # pixels

@@ -1,24 +1,35 @@
-"""A run as one page: headline, table, pictures, how it was made, and what the numbers do and do not say.
+"""A run as one page: headline, table, pictures, who took part, how it was made, and what the numbers do not say.
 
 The page needs nothing but itself: no script, no font, no file beside it. The same files give the same bytes.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from splitmix.core.files import write_atomically
 from splitmix.report import figures
-from splitmix.report.attendance import failures, turnout
 from splitmix.report.drawing import Picture, drawn_pictures, save
 from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table, masking_table
 from splitmix.report.pages import duration, render, share
-from splitmix.report.tables import Table, norm_text, percent, width_table
+from splitmix.report.tables import Column, Table, human, norm_text, percent, width_table
 from splitmix.runs.grid import GridRecord, stored_grids
 from splitmix.runs.masking import read_masking
-from splitmix.runs.records import MetricRow, Result, domain_names, main_scores, read_config, read_metrics, read_result
+from splitmix.runs.records import (
+    AttendanceRow,
+    MetricRow,
+    Result,
+    domain_names,
+    main_scores,
+    read_config,
+    read_metrics,
+    read_result,
+)
 
+Try = MetricRow | AttendanceRow  # of a round: the one that counted, or one before it
+SHOWN = 20  # clients in a table of those who failed
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
@@ -99,3 +110,87 @@ def _draws(result: Result, metrics: list[MetricRow]) -> Iterator[Callable[[], Pi
     yield partial(figures.by_domain, result)
     yield partial(figures.per_client, result)
     yield partial(figures.budgets, result)
+
+
+def rounds(metrics: Iterable[MetricRow]) -> list[MetricRow]:
+    """The rows of rounds that tell who was asked; those of older versions do not."""
+    return [row for row in metrics if row["kind"] == "round" and "cohort" in row]
+
+
+def tries(seen: Iterable[MetricRow]) -> list[Try]:
+    """Every try of these rounds."""
+    found: list[Try] = []
+    for row in seen:
+        found += [row, *row.get("repeated", [])]
+    return found
+
+
+def summary(metrics: Iterable[MetricRow]) -> str:
+    """In a sentence, who failed; nothing if nobody did."""
+    seen = rounds(metrics)
+    tried = tries(seen)
+    counts = {
+        "answer did not come": sum(len(one.get("missing", [])) for one in tried),
+        "update was rejected": sum(len(one.get("rejected", [])) for one in tried),
+        "update was shortened": sum(len(one.get("clipped", [])) for one in seen),
+        "round was repeated": sum(len(one.get("repeated", [])) for one in seen),
+    }
+    told = [_counted(what, count) for what, count in counts.items() if count]
+    return f"In {len(seen)} round{'s' * (len(seen) > 1)}, {', '.join(told)}." if told else ""
+
+
+def turnout(metrics: Iterable[MetricRow]) -> str:
+    """In a sentence, how many clients took part at least once, and the bytes each way; nothing if no row tells."""
+    seen = rounds(metrics)
+    down, up = sum(one.get("bytes_down", 0) for one in seen), sum(one.get("bytes_up", 0) for one in seen)
+    if not down:
+        return ""
+    asked = {client for one in seen for client in one.get("cohort", [])}
+    absent = [{client for kind, client, _ in _failed(one) if kind != "clipped"} for one in seen]
+    came = {client for one, away in zip(seen, absent, strict=True) for client in {*one.get("cohort", [])} - away}
+    return (
+        f"In {len(seen)} round{'s' * (len(seen) > 1)}, {len(came)} of the {len(asked)} clients that were asked took "
+        f"part. {human(down)}B of tensors went to clients, {human(up)}B came back."
+    )
+
+
+def failures(metrics: Iterable[MetricRow]) -> Table | None:
+    """How often each client failed, and why, most often first; None if nobody did."""
+    seen = rounds(metrics)
+    why: dict[int, Counter[str]] = {}
+    totals = {kind: Counter[int]() for kind in ("missing", "rejected", "clipped")}
+    for tried in tries(seen):
+        for kind, client, reason in _failed(tried):
+            totals[kind][client] += 1
+            why.setdefault(client, Counter())[reason] += 1
+    if not why:
+        return None
+    asked = Counter(client for one in seen for client in one.get("cohort", []))
+    worst = sorted(why, key=lambda client: (-why[client].total(), client))
+    rows = [
+        [client, asked[client], *(total[client] for total in totals.values()), _reasons(why[client])]
+        for client in worst[:SHOWN]
+    ]
+    more = f" {len(worst) - SHOWN} more clients failed less often." if len(worst) > SHOWN else ""
+    keys = ("client", "rounds", "missing", "rejected", "shortened")
+    columns = [Column(key, "rounds asked" if key == "rounds" else key) for key in keys]
+    return Table("Who failed", [*columns, Column("why", "why", number=False)], rows, summary(metrics) + more)
+
+
+def _failed(tried: Try) -> Iterator[tuple[str, int, str]]:
+    yield from (("missing", one["client"], one["reason"]) for one in tried.get("missing", []))
+    yield from (("rejected", one["client"], one["kind"]) for one in tried.get("rejected", []))
+    yield from (("clipped", client, "too far") for client in tried.get("clipped", []))
+
+
+def _reasons(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason[:60]} ({count})" if count > 1 else reason[:60] for reason, count in found.items())
+
+
+def _counted(what: str, count: int) -> str:
+    """
+    >>> _counted("round was repeated", 1), _counted("answer did not come", 2), _counted("round was repeated", 2)
+    ('1 round was repeated', '2 answers did not come', '2 rounds were repeated')
+    """
+    noun, verb, rest = what.split(" ", 2)
+    return f"{count} {what}" if count == 1 else f"{count} {noun}s {verb.replace('was', 'were')} {rest}"
