@@ -92,10 +92,6 @@ class Shown:
                 found.append(Picture(f"{self.name}-{picture.name}", picture.figure))
         return found
 
-    @property
-    def costs(self) -> Table | None:
-        return self.exhibit.costs()
-
     @cached_property
     def table(self) -> Table:
         """A row for each series (FedAvg's nets are one, if several); by key our value, the paper's, and the gap."""

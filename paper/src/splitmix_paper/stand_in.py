@@ -46,13 +46,6 @@ def stand_in_folder(folder: Path) -> Path:
         labels = np.arange(TRAIN + TEST) % 10
         pixels = patterns[labels] * np.array(tint) + 0.1 * rng.random((len(labels), 8, 8, 3))
         images = np.clip(230 * pixels, 0, 255).astype(np.uint8)
-        write_arrays(
-            file,
-            {
-                "x_train": images[:TRAIN],
-                "y_train": labels[:TRAIN],
-                "x_test": images[TRAIN:],
-                "y_test": labels[TRAIN:],
-            },
-        )
+        trained = {"x_train": images[:TRAIN], "y_train": labels[:TRAIN]}
+        write_arrays(file, {**trained, "x_test": images[TRAIN:], "y_test": labels[TRAIN:]})
     return folder

@@ -143,7 +143,7 @@ class Domains(Exhibit):
             draw_coverage, {label: _reached(row) for label, run in runs.items() if (row := run.find(REACHED))}
         )
         losses = {
-            label: [[_gap(run, base[width], width, name) for width in widths] for name in domains]
+            label: [[_loss(run, base[width], width, name)[0] for width in widths] for name in domains]
             for label, run in runs.items()
         }
         yield partial(draw_losses, losses, domains, widths)
@@ -151,18 +151,11 @@ class Domains(Exhibit):
 
 def _reached(row: Row) -> ReachedShares:
     reached = row.reached or {}
-    shares = {name: share or 0.0 for name, share in (row.domains or {}).items()}
-    slices = [*next(iter(reached.values()), {})]
     return {
-        "domains": shares,
-        "slices": slices,
+        "domains": {name: share or 0.0 for name, share in (row.domains or {}).items()},
+        "slices": [*next(iter(reached.values()), {})],
         "reached": {name: [*found.values()] for name, found in reached.items()},
     }
-
-
-def _gap(run: Measured, fedavg: Measured, width: str, domain: str) -> float | None:
-    found = _loss(run, fedavg, width, domain)
-    return found[0] if found else None
 
 
 def fedavg_of(evidence: Evidence) -> dict[str, Measured]:
@@ -176,14 +169,14 @@ def _homes(run: Measured) -> list[str]:
     return list(dict.fromkeys((row and row.homes) or ()))
 
 
-def _loss(run: Measured, fedavg: Measured, width: str, domain: str) -> tuple[float, list[float]] | None:
-    """Points of a domain above FedAvg of the same width, in the mean and for each of its clients."""
+def _loss(run: Measured, fedavg: Measured, width: str, domain: str) -> tuple[float | None, list[float]]:
+    """Points of a domain above FedAvg of the same width, in the mean if it is known, and for each of its clients."""
     mine, theirs, home = run.score(width), fedavg.score(width), run.find(BUDGET)
-    if not (mine and theirs and mine.domains and theirs.domains):
-        return None
-    ours, other = mine.domains.get(domain), theirs.domains.get(domain)
+    if mine is None or theirs is None:
+        return None, []
+    ours, other = ((row.domains or {}).get(domain) for row in (mine, theirs))
     if ours is None or other is None:
-        return None
+        return None, []
     trios = zip((home and home.homes) or (), mine.clients or (), theirs.clients or (), strict=True)
     each = [100 * (a - b) for at, a, b in trios if at == domain and a is not None and b is not None]
     return 100 * (ours - other), each
@@ -191,7 +184,8 @@ def _loss(run: Measured, fedavg: Measured, width: str, domain: str) -> tuple[flo
 
 def _worst(run: Measured, base: Mapping[str, Measured], domain: str) -> tuple[float, list[float]] | None:
     """Of all widths; what an earlier report knew of runs that are gone counts, too."""
-    losses = [found for width, fedavg in base.items() if (found := _loss(run, fedavg, width, domain)) is not None]
+    found = (_loss(run, fedavg, width, domain) for width, fedavg in base.items())
+    losses = [(value, clients) for value, clients in found if value is not None]
     earlier = run.find(WORST)
     if earlier and earlier.domains and (value := earlier.domains.get(domain)) is not None:
         losses.append((100 * value, []))
