@@ -20,7 +20,7 @@ from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 from splitmix.runs.config import Config, Setting, make_config
 from splitmix.runs.grid import read_grid
-from splitmix.runs.records import Result, printable, read_metrics, read_result, round_seconds, scored_clients
+from splitmix.runs.records import Result, all_printable, read_metrics, read_result, round_seconds, scored_clients
 
 FILE = "rows.jsonl"
 DIGITS = 6  # of what is stored
@@ -167,7 +167,7 @@ def read_rows(file: Path) -> list[Row]:
     found = []
     for place, line in enumerate(lines, start=1):
         try:
-            found.append(Row.model_validate(printable(json.loads(line))))
+            found.append(Row.model_validate(all_printable(json.loads(line))))
         except (ValueError, RecursionError):
             raise UserError(f"line {place} of '{file}' is no row; take it out, or move the file away") from None
     return found

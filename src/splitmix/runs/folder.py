@@ -157,8 +157,9 @@ class RunFolder:
             "best_accuracy": state.best_accuracy,
             "seconds": state.seconds,
             "usual": dict(state.usual),
-            "sha256": hashlib.sha256(data).hexdigest(),
+            "sha256": "",
         }
+        manifest["sha256"] = _seal(data, manifest)
         stem = self.checkpoints / f"round-{state.round:06d}"
         write_atomically(stem.with_suffix(".safetensors"), data)
         write_atomically(stem.with_suffix(".json"), json.dumps(manifest, indent=1).encode())
@@ -225,11 +226,15 @@ def from_tensors(named: Weights) -> Norms:
 
 
 def _read_state(manifest: Path, digests: Collection[str], like: Weights) -> State:
-    said = parse_record(manifest.read_bytes(), CheckpointRecord)
+    told = manifest.read_bytes()
+    said = parse_record(told, CheckpointRecord)
     if said["config"] not in digests:
         raise ValueError("it was made with other settings")
     data = manifest.with_suffix(".safetensors").read_bytes()
-    if hashlib.sha256(data).hexdigest() != said["sha256"]:
+    if said["sha256"] not in (
+        _seal(data, json.loads(told)),
+        hashlib.sha256(data).hexdigest(),
+    ):  # of older files: the latter
         raise ValueError("its bytes do not match their hash")
     tensors = load(data)
 
@@ -256,6 +261,13 @@ def _read_state(manifest: Path, digests: Collection[str], like: Weights) -> Stat
         said.get("usual", {}),
         kept,
     )
+
+
+def _seal(data: bytes, said: Mapping[str, object]) -> str:
+    """The hash of a checkpoint: of its tensors, and of all that its manifest says but the hash itself."""
+    digest = hashlib.sha256(data)
+    digest.update(json.dumps({**said, "sha256": ""}, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:

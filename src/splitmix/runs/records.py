@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable, shown
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 
@@ -31,7 +31,7 @@ class SchemaError(DamagedError):
     """It is of another schema than this version reads."""
 
     def __init__(self, schema: object) -> None:
-        super().__init__(f"its schema is {schema!r}, not 1")
+        super().__init__(f"its schema is {shown(schema)}, not 1")
         self.schema = schema
 
 
@@ -45,14 +45,14 @@ def read_record(file: Path, kind: type[T], *, damaged: str = "is damaged", remed
     except DamagedError as error:
         told = f"{damaged} ({error}); {remedy}"
         if newer and isinstance(error, SchemaError):
-            told = f"has the schema {error.schema!r}, but this version reads 1; {newer}"
+            told = f"has the schema {shown(error.schema)}, but this version reads 1; {newer}"
     raise UserError(f"'{file}' {told}")
 
 
 def parse_record(data: bytes, kind: type[T]) -> T:
     """The record in the bytes of a file, or a `DamagedError`."""
     try:
-        content = printable(json.loads(data))
+        content = all_printable(json.loads(data))
     except (ValueError, RecursionError):
         raise DamagedError("it is not JSON") from None
     if "schema" in kind.__annotations__:
@@ -64,7 +64,7 @@ def parse_record(data: bytes, kind: type[T]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its start"
-        raise DamagedError(f"at {place}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise DamagedError(f"at {place[:100]}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _checked(kind: type[T], content: object) -> T:
@@ -85,14 +85,14 @@ def read_config(folder: Path) -> str:
     return "\n".join(printable(line) for line in text.splitlines())
 
 
-def printable(value: Any) -> Any:
-    """The same value, where each space is plain and other characters that cannot be printed become U+FFFD."""
+def all_printable(value: Any) -> Any:
+    """The same value, with all its texts fit for a terminal."""
     if isinstance(value, str):
-        return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in value)
+        return printable(value)
     if isinstance(value, dict):
-        return {printable(key): printable(item) for key, item in value.items()}
+        return {printable(key): all_printable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [printable(item) for item in value]
+        return [all_printable(item) for item in value]
     return value
 
 
