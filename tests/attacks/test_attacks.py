@@ -17,7 +17,7 @@ from helpers.toys import ATOM, LAYOUT, Tiny, bases, toy_split
 from splitmix.attacks import ATTACKS, find_attack
 from splitmix.attacks.autoattack import AutoAttack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.client import SGD
+from splitmix.core.batches import Optimizer
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
@@ -47,7 +47,7 @@ def toy_net():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.Tanh(), nn.Linear(16, 3))
     x, y = toy_batch()
-    optimizer = SGD([*net.parameters()], Plan(lr=0.3, momentum=0.9))
+    optimizer = Optimizer(dict(net.named_parameters()), (), Plan(lr=0.3, momentum=0.9))
     for _ in range(60):
         optimizer.step(F.cross_entropy(net(x), y))
     net.zero_grad()

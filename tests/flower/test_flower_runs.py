@@ -45,7 +45,7 @@ def stripes_grid(folder):
     "changed",
     [
         *({"method": method} for method in ("splitmix", "heterofl", "sheterofl", {"name": "fjord"})),
-        {"method": LEVERS, "server": "momentum", "average": 1.0},
+        {"method": LEVERS, "server": "momentum", "average": 1.0, "optimizer": "adam", "proximal": 0.1},
         {"objective": {"name": "adversarial", "steps": 2}, "norm": "post", "norm_rate": 10.0},
     ],
 )

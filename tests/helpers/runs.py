@@ -12,6 +12,7 @@ from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import set_up
 
 LEVERS = {"name": "splitmix", "fork": 0.5, "draws": "anchored", "mutual": 0.2}
+ADAMW = {"optimizer": {"name": "adamw", "beta2": 0.99}, "proximal": 0.1, "lr": 0.01}
 VARIANTS = {
     "post": {"norm": "post"},
     "batch": {"norm": "batch", "order": "validation"},
@@ -21,7 +22,7 @@ VARIANTS = {
     "redrawn": {"budgets": {"name": "groups", "widths": "1/4 1/2 1", "redraw": True}},
     "sparse": {"eval_every": 3, "checkpoint_every": 2},
     "levers": {"method": LEVERS, "server": {"name": "momentum", "beta": 0.5}, "average": 0.5, "cohort": 2},
-    "adam, tracked": {"server": "adam", "norm": "tracked", "average": 0.3, "eval_every": 3},
+    "adam, tracked": {"server": "adam", "norm": "tracked", "average": 0.3, "eval_every": 3, **ADAMW},
     "nested": {"method": "heterofl"},
     "nested, tracked": {"method": "sheterofl", "norm": "tracked"},
     "dual": {"objective": {"name": "adversarial", "steps": 2}},

@@ -15,7 +15,7 @@ from splitmix.core.types import Part, Profile, Setting
 from splitmix.core.width import Width
 from splitmix.methods import find_method
 from splitmix.methods.bases import DRAWS, FedEnsemble, SplitMix
-from splitmix.methods.servers import SERVERS, find_server
+from splitmix.methods.optimizers import SERVERS, find_server
 
 EIGHTH = Width(1, 8)
 budgets = st.fractions(EIGHTH, 1, max_denominator=40)

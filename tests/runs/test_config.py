@@ -38,6 +38,8 @@ OTHER = {  # a value for each key that differs from its default
     "momentum": 0.5,
     "weight_decay": 0.0,
     "norm_rate": 10.0,
+    "optimizer": {"name": "adamw", "beta2": 0.99},
+    "proximal": 0.1,
     "precision": "mixed",
     "server": "momentum",
     "average": 0.2,

@@ -1,12 +1,16 @@
-"""The images of a client: its splits, batches of them, and what augmentation makes of a batch."""
+"""The images of a client, batches of them, what augmentation makes of a batch, and the steps that a batch leads to."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from splitmix.core.types import Plan, Weights
 
 
 @dataclass(frozen=True)
@@ -104,3 +108,74 @@ def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
     padded = F.pad(x, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
     where = (torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :])
     return padded[tuple(index.to(x.device) for index in where)].permute(0, 3, 1, 2)
+
+
+class Optimizer:
+    """SGD, Adam or AdamW as in `torch.optim`, but without its classes, whose first use imports a compiler (seconds).
+
+    With `proximal` each leaf is drawn back to where it began by so much of its way (FedProx, Li et al. 2020).
+    """
+
+    def __init__(self, leaves: Weights, norms: Collection[str], plan: Plan) -> None:
+        self.plan = plan
+        self.leaves: dict[float, list[Tensor]] = {}  # by their rate, which those of norms may have for themselves
+        for name, leaf in leaves.items():
+            self.leaves.setdefault(plan.lr * (plan.norm_rate if name in norms else 1.0), []).append(leaf)
+        # made here, not at the first step: that batch may reach only some of the leaves
+        slots = 2 if plan.optimizer != "sgd" else 1
+        self.kept = {
+            rate: [[torch.zeros_like(leaf) for leaf in own] for _ in range(slots)] for rate, own in self.leaves.items()
+        }
+        self.steps = {rate: [torch.zeros((), device=leaf.device) for leaf in own] for rate, own in self.leaves.items()}
+        self.start = {
+            rate: [leaf.detach().clone() for leaf in own] for rate, own in self.leaves.items() if plan.proximal
+        }
+
+    def step(self, loss: Tensor) -> None:
+        """Move each leaf that the loss depends on."""
+        for leaf in (leaf for own in self.leaves.values() for leaf in own):
+            leaf.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for rate, leaves in self.leaves.items():
+                reached = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
+                self._move(rate, reached, [gradient for leaf in leaves if (gradient := leaf.grad) is not None])
+
+    def _move(self, rate: float, reached: list[int], gradients: list[Tensor]) -> None:
+        leaves, plan = [self.leaves[rate][i] for i in reached], self.plan
+        first, *rest = ([slot[i] for i in reached] for slot in self.kept[rate])
+        if plan.proximal:
+            way = torch._foreach_sub(leaves, [self.start[rate][i] for i in reached])
+            torch._foreach_add_(gradients, way, alpha=plan.proximal)
+        if plan.optimizer == "sgd":
+            velocities = first if plan.momentum else []
+            sgd(
+                leaves,
+                gradients,
+                velocities,
+                fused=True,
+                lr=rate,
+                momentum=plan.momentum,
+                weight_decay=plan.weight_decay,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+            return
+        adam(
+            leaves,
+            gradients,
+            first,
+            rest[0],
+            [],
+            [self.steps[rate][i] for i in reached],
+            fused=True,
+            decoupled_weight_decay=plan.optimizer == "adamw",
+            amsgrad=False,
+            beta1=plan.betas[0],
+            beta2=plan.betas[1],
+            lr=rate,
+            weight_decay=plan.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )

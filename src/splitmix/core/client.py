@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.optim.sgd import sgd
 
-from splitmix.core.batches import ClientData, Split, augmented, even_batches, shuffled
+from splitmix.core.batches import ClientData, Optimizer, Split, augmented, even_batches, shuffled
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net, from_moments, to_moments
 from splitmix.core.objective import Objective, Predict, withstood
@@ -18,7 +17,6 @@ from splitmix.core.types import (
     Calibrate,
     Job,
     Part,
-    Plan,
     Question,
     Score,
     Tally,
@@ -70,7 +68,8 @@ def train_client(
     start = with_own_norms(download, parts, private, own)
     leaves = {name: value.clone().requires_grad_(name in names) for name, value in start.items()}
     forward = Parts(net, job.parts, leaves)
-    optimizer = SGD({name: leaf for name, leaf in leaves.items() if leaf.requires_grad}, net.norm_names(width), plan)
+    trainable = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    optimizer = Optimizer(trainable, net.norm_names(width), plan)
     rng = torch_rng_for(job.seed, "client", job.round, job.client)
     losses = []
     for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
@@ -84,39 +83,6 @@ def train_client(
     upload = {name: value for name, value in trained.items() if name not in private}
     mean = float(torch.stack(losses).mean()) / objective.terms(len(job.parts))
     return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean}, run=job.run)
-
-
-class SGD:
-    """`torch.optim.SGD` without its class, whose first use imports a compiler: seconds for every process."""
-
-    def __init__(self, leaves: Weights, norms: Collection[str], plan: Plan) -> None:
-        self.plan = plan
-        self.leaves: dict[float, list[Tensor]] = {}  # by their rate, which those of norms may have for themselves
-        for name, leaf in leaves.items():
-            self.leaves.setdefault(plan.lr * (plan.norm_rate if name in norms else 1.0), []).append(leaf)
-        # made here, not at the first step: that batch may reach only some of the leaves
-        self.velocities = {rate: [torch.zeros_like(leaf) for leaf in own] for rate, own in self.leaves.items()}
-
-    def step(self, loss: Tensor) -> None:
-        """Move each leaf that the loss depends on."""
-        for leaf in (leaf for own in self.leaves.values() for leaf in own):
-            leaf.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
-        for rate, leaves in self.leaves.items():
-            reached = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
-            with torch.no_grad():
-                sgd(
-                    [leaves[i] for i in reached],
-                    [gradient for leaf in leaves if (gradient := leaf.grad) is not None],
-                    [self.velocities[rate][i] for i in reached if self.plan.momentum],
-                    fused=True,
-                    lr=rate,
-                    momentum=self.plan.momentum,
-                    weight_decay=self.plan.weight_decay,
-                    dampening=0.0,
-                    nesterov=False,
-                    maximize=False,
-                )
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,9 @@ class Plan:
     weight_decay: float = 5e-4
     precision: str = "full"  # or "mixed": bfloat16 where it is safe
     norm_rate: float = 1.0  # learning rate of the norms' affines, as a multiple of `lr`
+    optimizer: str = "sgd"  # or "adam", "adamw", which have `betas` in place of `momentum`
+    betas: tuple[float, ...] = (0.9, 0.999)
+    proximal: float = 0.0  # how much of its way a client is drawn back (FedProx)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,12 @@ class Config(BaseModel):
     milestones: list[int] = Field([150, 250], description="rounds at which the steps schedule divides by ten")
     epochs: int = Field(1, ge=1, description="local epochs")
     batch: int = Field(32, ge=2, description="images in a training batch")
+    optimizer: str | dict[str, Any] = Field(
+        "sgd", description="local steps: sgd, adam, adamw, or {name=..., its own settings}"
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="of the local SGD")
-    weight_decay: float = Field(5e-4, ge=0, description="of the local SGD")
+    weight_decay: float = Field(5e-4, ge=0, description="of the local optimizer")
+    proximal: float = Field(0.0, ge=0, description="how much of its way each client is drawn back (FedProx); 0: not")
     norm_rate: float = Field(
         1.0, gt=0, description="learning rate of the norms' affines, as a multiple of lr; some 10 opens the dial"
     )
@@ -87,7 +91,7 @@ class Config(BaseModel):
             raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
         return str(width)
 
-    @field_validator("task", "method", "net", "objective", "server", "budgets", "partition")
+    @field_validator("task", "method", "net", "objective", "optimizer", "server", "budgets", "partition")
     @classmethod
     def _known(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.field_name not in (info.context or {}).get("own", ()):
@@ -123,6 +127,8 @@ BEFORE: dict[str, object] = {
     "server": "mean",
     "average": 0.0,
     "norm_rate": 1.0,
+    "optimizer": "sgd",
+    "proximal": 0.0,
 }
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},
@@ -237,13 +243,13 @@ def _check_name(key: str, value: Any) -> None:
     from splitmix.data.partition import parse_partition
     from splitmix.data.tasks import check_task
     from splitmix.methods import METHODS
-    from splitmix.methods.servers import find_server
+    from splitmix.methods.optimizers import find_optimizer, find_server
     from splitmix.nets import find_net
     from splitmix.objectives import find_objective
 
     checks = {
         **{"task": check_task, "net": find_net, "partition": parse_partition},
-        **{"objective": find_objective, "server": find_server},
+        **{"objective": find_objective, "optimizer": find_optimizer, "server": find_server},
     }
     if key in checks:
         checks[key](value)

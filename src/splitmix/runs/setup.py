@@ -26,7 +26,7 @@ from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator
 from splitmix.methods import find_method
 from splitmix.methods.bases import Bases
-from splitmix.methods.servers import find_server
+from splitmix.methods.optimizers import find_optimizer, find_server
 from splitmix.nets import find_net
 from splitmix.nets.trace import channels_roll, rescaled_names, trace
 from splitmix.objectives import find_objective
@@ -209,6 +209,8 @@ def federation(config: Config) -> Federation:
         config.weight_decay,
         config.precision,
         config.norm_rate,
+        proximal=config.proximal,
+        **find_optimizer(config.optimizer),
     )
     return Federation(
         config.rounds,

@@ -1,19 +1,21 @@
-"""The table of servers: how the next model follows from what a round changed, for every method alike.
+"""Two tables of optimizers, for every method alike: by which steps clients learn, and how servers follow them.
 
-The change of a round is d = mean of what came - model. Without a server the next model is that mean.
+Of a server: the change of a round is d = mean of what came - model. Without one the next model is that mean.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.method import Server
 from splitmix.core.width import is_number
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,50 @@ def find_server(value: str | Mapping[str, Any]) -> Server | None:
     >>> find_server({"name": "momentum", "beta": 0.9})
     Momentum(beta=0.9)
     """
+    return _chosen("server", value, SERVERS)
+
+
+def find_optimizer(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a client's plan says of its optimizer, by its name or by {name=..., its own settings}.
+
+    >>> find_optimizer({"name": "adamw", "beta1": 0.8})
+    {'optimizer': 'adamw', 'betas': (0.8, 0.999)}
+    """
+    return _chosen("optimizer", value, OPTIMIZERS)
+
+
+def _chosen(kind: str, value: str | Mapping[str, Any], table: Mapping[str, Callable[..., T]]) -> T:
+    """What a table makes of a name and its settings, if it knows them."""
     options: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise UserError(f"a server needs a name, got {value!r}; choose one of {', '.join(SERVERS)}")
-    if name not in SERVERS:
-        raise unknown("server", name, SERVERS)
-    own = list(signature(SERVERS[name]).parameters)
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise UserError(f"{article} {kind} needs a name, got {value!r}; choose one of {', '.join(table)}")
+    if name not in table:
+        raise unknown(kind, name, table)
+    own = list(signature(table[name]).parameters)
     for key in options:
         if key not in own:
-            raise unknown(f"setting of server {name}", key, own)
-    return SERVERS[name](**options)
+            raise unknown(f"setting of {kind} {name}", key, own)
+    return table[name](**options)
 
 
+def _sgd() -> dict[str, Any]:
+    return {"optimizer": "sgd"}
+
+
+def _adam(beta1: float = 0.9, beta2: float = 0.999) -> dict[str, Any]:
+    for name, value in (("beta1", beta1), ("beta2", beta2)):
+        if not is_factor(value):
+            raise UserError(f"{name} {value!r} of the optimizer adam is outside [0, 1); try 0.9 and 0.999")
+    return {"optimizer": "adam", "betas": (float(beta1), float(beta2))}
+
+
+def _adamw(beta1: float = 0.9, beta2: float = 0.999) -> dict[str, Any]:
+    return _adam(beta1, beta2) | {"optimizer": "adamw"}
+
+
+OPTIMIZERS: dict[str, Callable[..., dict[str, Any]]] = {"sgd": _sgd, "adam": _adam, "adamw": _adamw}
 SERVERS: dict[str, Callable[..., Server | None]] = {"mean": lambda: None, "momentum": Momentum, "adam": Adam}
 
 

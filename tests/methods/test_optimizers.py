@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from helpers.toys import ATOM, FULL, HALF, METHOD, Tiny, bases, to_bytes, toy_federation, toy_simulator, toy_weights
+from splitmix.core.batches import Optimizer
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.rounds import federate
-from splitmix.core.types import Setting, Update
+from splitmix.core.types import Plan, Setting, Update
 from splitmix.methods import METHODS, find_method
 from splitmix.methods.bases import SplitMix
-from splitmix.methods.servers import SERVERS, Adam, Momentum, find_server
+from splitmix.methods.optimizers import SERVERS, Adam, Momentum, find_optimizer, find_server
 from splitmix.runs.config import make_config
 
 SETTING = Setting(ATOM, (ATOM, HALF, FULL), seed=3)
@@ -131,3 +133,41 @@ def test_a_wrong_server_is_one_sentence(value, sentence):
         make_config({"server": value})
     assert str(caught.value).startswith(f"server: {sentence}")
     assert "\n" not in str(caught.value)
+
+
+# --- of clients ---
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("proximal", [0.0, 0.3])
+def test_steps_are_those_of_pytorchs_own_optimizers(name, proximal):
+    plan = Plan(lr=0.05, weight_decay=0.1, optimizer=name, betas=(0.8, 0.95), proximal=proximal)
+    settings = {"momentum": 0.9} if name == "sgd" else {"betas": (0.8, 0.95)}
+    ours, theirs = (nn.Linear(3, 2).double() for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    start = [leaf.detach().clone() for leaf in theirs.parameters()]
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    reference = kinds[name](theirs.parameters(), lr=0.05, weight_decay=0.1, **settings)
+    optimizer, x = Optimizer(dict(ours.named_parameters()), (), plan), torch.rand(4, 3).double()
+    for _ in range(5):
+        optimizer.step(ours(x).square().sum())
+        pull = sum((leaf - was).square().sum() for leaf, was in zip(theirs.parameters(), start, strict=True))
+        reference.zero_grad()
+        (theirs(x).square().sum() + proximal / 2 * pull).backward()
+        reference.step()
+    for leaf, same in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert_close(leaf, same)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("adamm", "did you mean 'adam'?"),
+        ({"name": "adam", "beta": 0.9}, "unknown setting of optimizer adam 'beta'"),
+        ({"name": "adamw", "beta1": 1}, r"beta1 1 of the optimizer adam is outside \[0, 1\)"),
+        ({"beta1": 0.9}, "an optimizer needs a name"),
+    ],
+)
+def test_an_optimizer_that_does_not_exist_is_one_sentence(value, said):
+    with pytest.raises(UserError, match=said):
+        find_optimizer(value)
