@@ -22,7 +22,7 @@ from splitmix.compare.statistics import clear_lead, mean_and_spread, spread_text
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 from splitmix.report.tables import human
-from splitmix.runs.config import make_config, read_toml, to_toml
+from splitmix.runs.config import BEFORE, make_config, read_toml, to_toml
 from splitmix.runs.finish import NORM_TEXT
 from splitmix.runs.records import read_result
 
@@ -202,8 +202,10 @@ def lead(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def toml(row: Row) -> str:
-    """The settings of a row as TOML."""
-    return to_toml(make_config({"task": row["task"], **row["settings"], "seed": row["seed"]})).strip()
+    """The settings of a row as TOML; keys that came later and change nothing are left out."""
+    config = make_config({"task": row["task"], **row["settings"], "seed": row["seed"]})
+    later = {key for key, value in BEFORE.items() if getattr(config, key) == value}
+    return "\n".join(line for line in to_toml(config).splitlines() if line.partition(" = ")[0] not in later)
 
 
 # --- numbers and machines ------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ class Optimizer:
             way = torch._foreach_sub(leaves, [self.start[rate][i] for i in reached])
             torch._foreach_add_(gradients, way, alpha=plan.proximal)
         if plan.optimizer == "sgd":
-            velocities = first if plan.momentum else []
+            velocities: list[Tensor | None] = [*first] if plan.momentum else []
             sgd(
                 leaves,
                 gradients,
