@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from splitmix import Model
@@ -16,6 +17,12 @@ os.environ["TERM"] = "xterm-256color"
 for colours in ("NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(colours, None)
 
+
+# The same examples each time, however busy the machine is.
+settings.register_profile(
+    "tests", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 LARGE = {"alexnet", "preresnet18"}  # in the inner loop the digit net stands for them
 

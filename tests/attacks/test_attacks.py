@@ -74,7 +74,7 @@ def test_an_attack_with_eps_0_is_the_identity(name):
     assert_close(find_attack({"name": name, "eps": 0})(toy_net(), x, y, rng()), x, atol=0, rtol=0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     eps=st.floats(0.001, 3.0),
     step=st.floats(0.001, 3.0),

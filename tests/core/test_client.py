@@ -195,7 +195,7 @@ def test_crops_differ_from_image_to_image_and_repeat_with_the_seed():
     assert len(first.flatten(1).unique(dim=0)) > 25
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 3))
 def test_every_epoch_meets_each_sample_once(samples, batch, epochs):
     met = torch.cat(list(shuffled(samples, batch, epochs, torch_rng_for(0)))).view(epochs, samples)
@@ -219,7 +219,7 @@ def test_no_step_is_taken_on_a_handful_of_samples(samples, sizes):
     assert [len(picks) for picks in shuffled(samples, 32, 1, torch_rng_for(0))] == sizes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 99), st.integers(1, 40), st.integers(1, 3))
 def test_steps_are_counted_as_they_are_taken(samples, batch, epochs):
     assert step_count(samples, batch, epochs) == len(list(shuffled(samples, batch, epochs, torch_rng_for(0))))

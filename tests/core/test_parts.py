@@ -97,7 +97,7 @@ def test_a_cut_is_a_copy():
 
 
 @pytest.mark.parametrize("build", [Tiny, plain_build])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seeds, st.sampled_from([ATOM, HALF, FULL]), st.integers(0, 9), st.lists(st.integers(1, 50), min_size=1))
 def test_merging_what_was_cut_changes_nothing(build, seed, width, shift, samples):
     net, layout = Net(build), Layout(2, FULL)
@@ -107,7 +107,7 @@ def test_merging_what_was_cut_changes_nothing(build, seed, width, shift, samples
     assert to_bytes(merge(net, layout, weights, updates)) == to_bytes(weights)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds, st.permutations(range(4)))
 def test_the_order_of_arrival_does_not_matter(seed, order):
     net, weights, updates = Net(Tiny), toy_weights(), random_updates(seed)
@@ -115,7 +115,7 @@ def test_the_order_of_arrival_does_not_matter(seed, order):
     assert_close(found, expected, atol=1e-6, rtol=0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds)
 def test_a_merged_base_is_the_mean_over_those_who_trained_it_weighted_by_their_samples(seed):
     updates, base = random_updates(seed), 1

@@ -36,7 +36,7 @@ def test_the_log_normal_law_has_the_papers_counts(clients, expected):
     assert set(budgets) == {EIGHTH * i for i in range(1, 9)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 200), st.floats(0.3, 3), st.floats(0.3, 3), st.sampled_from(["1/8", "1/4", "1/3", "3/8", "1"]))
 def test_the_log_normal_law_gives_each_client_a_multiple_of_the_atom(clients, s, scale, atom):
     budgets = LogNormal(s, scale, Fraction(atom))(clients, None)
@@ -45,7 +45,7 @@ def test_the_log_normal_law_gives_each_client_a_multiple_of_the_atom(clients, s,
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(1, 60), st.integers(0, 99), st.integers(0, 99))
 def test_any_order_hands_out_the_same_budgets(name, clients, seed, round):
     plain = Budgets(BUDGETS[name], clients).at(0)

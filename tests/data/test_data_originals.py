@@ -81,7 +81,7 @@ def test_a_pickle_with_anything_else_in_it_is_refused(what, capsys):
     assert capsys.readouterr().out == ""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_a_flipped_byte_never_does_more_than_be_refused(data):
     whole = bytearray(made.cifar_python(np.zeros((1, 32, 32, 3), np.uint8), np.zeros(1, int)))

@@ -18,7 +18,7 @@ from splitmix.data.partition import (
     split_validation,
 )
 
-FAST = settings(max_examples=15, deadline=None)
+FAST = settings(max_examples=15)
 
 
 def rng(seed=0):

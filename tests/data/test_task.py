@@ -26,7 +26,7 @@ def pair():
 
 @pytest.mark.parametrize("name", PARTITIONERS)
 @pytest.mark.parametrize("same", [True, False])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(0, 999), st.integers(2, 4), st.sampled_from([0.0, 0.1, 0.5]))
 def test_train_val_and_test_are_disjoint_on_every_client(name, same, seed, clients, val_ratio):
     task = make_task(

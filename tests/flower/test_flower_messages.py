@@ -40,7 +40,7 @@ widths = st.fractions(min_value=Width(1, 1000), max_value=1, max_denominator=10*
 
 
 @given(st.lists(numbers, min_size=1, max_size=6), st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_tensors_arrive_to_the_bit(values, count):
     parts = bases(*range(3, 3 + count))
     weights = {"a": torch.tensor([values] * count), "b.c": torch.arange(6.0).view(1, 2, 3).repeat(count, 1, 1)}
@@ -53,7 +53,7 @@ def test_tensors_arrive_to_the_bit(values, count):
 @given(
     st.floats(allow_nan=False), st.integers(-(2**70), 2**70), widths, st.text('a"\\\n\0ü€😀', max_size=9), st.booleans()
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_records_arrive_as_they_were(number, count, width, text, flag):
     plan = Plan(lr=number, epochs=count)
     job = Train(count, 7, (Part(0, width), Part(count, Width(1, 3), 5)), plan, count, local_norms=flag, run=text)

@@ -50,4 +50,4 @@ def process(*arguments, **settings):
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
     command = [sys.executable, "-W", "error", "-m", "splitmix", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **settings)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, **settings)

@@ -126,7 +126,7 @@ def test_whatever_was_set_comes_back_from_its_file(tmp_path):
     assert make_config(stored(Config(), tmp_path)) == Config()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(task=st.text(), options=st.dictionaries(st.text().filter(lambda key: key != "name"), VALUES, max_size=4))
 def test_any_text_number_list_or_table_comes_back_from_its_file(tmp_path_factory, task, options):
     config = make_config({"task": task, "method": {"name": "splitmix", **options}}, own=["task"])
