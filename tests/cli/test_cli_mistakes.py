@@ -56,6 +56,7 @@ MISTAKES = [
         (*TRAIN, "-o", "objective=adversarial", "-o", "norm=batch"),
         "norm 'batch' keeps no statistics of attacked images",
     ),
+    ((*TRAIN, "-o", "norm=tracked", "-o", "statistics=chosen"), "choose norm 'post', or leave statistics out"),
     # words
     (("trian",), 'Did you mean "train"?'),
     (("data", "shwo", "mini"), 'Did you mean "show"?'),

@@ -15,6 +15,8 @@ LEVERS = {"name": "splitmix", "fork": 0.5, "draws": "anchored", "mutual": 0.2}
 ADAMW = {"optimizer": {"name": "adamw", "beta2": 0.99}, "proximal": 0.1, "lr": 0.01}
 VARIANTS = {
     "post": {"norm": "post"},
+    "chosen": {"statistics": "chosen"},
+    "global": {"statistics": "global", "method": "heterofl"},
     "batch": {"norm": "batch", "order": "validation"},
     "tracked": {"norm": "tracked"},
     "local": {"norm": "local", "cohort": 3},

@@ -57,6 +57,12 @@ def test_the_caption_says_how_the_numbers_were_made():
     assert all(words in caption for words in told)
 
 
+def test_the_caption_says_which_norm_statistics_were_chosen_and_by_how_much():
+    chosen = {**RESULT, "chosen_by": {"client": 0.712, "global": 0.803}}
+    assert "the widest mix has 80.3 % with global ones, 71.2 % with client ones." in width_table(chosen).caption
+    assert "widest mix" not in width_table(RESULT).caption
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0, "0"), (999, "999"), (1000, "1.00k"), (999_999, "1.00M"), (41_476_000, "41.5M"), (2e12, "2.00T"), (None, "-")],

@@ -40,6 +40,7 @@ OTHER = {  # a value for each key that differs from its default
     "norm_rate": 10.0,
     "optimizer": {"name": "adamw", "beta2": 0.99},
     "proximal": 0.1,
+    "statistics": "chosen",
     "precision": "mixed",
     "server": "momentum",
     "average": 0.2,

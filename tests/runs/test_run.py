@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow  # whole runs
 FIELDS = {  # what a result.json has for certain
     *("schema", "task", "data", "method", "net", "atom", "objective", "norm", "norm_text", "seed", "rounds"),
     *("best_round", "order", "bases", "weights_sha256", "seconds", "workers", "threads", "versions", "command"),
-    *("domains", "clients", "scores"),
+    *("domains", "clients", "scores", "rescaled"),
 }
 SCORE_FIELDS = {
     *("norm", "split", "width", "bases", "accuracy", "pooled", "domains", "clients", "parameters", "macs", "ms")
@@ -37,7 +37,7 @@ SCORE_FIELDS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_result_has_all_its_fields(whole, variant):
     result = json.loads((whole(variant) / "result.json").read_text())
-    assert result.keys() == FIELDS
+    assert result.keys() == FIELDS | ({"chosen_by"} if variant == "chosen" else set())
     assert all(row.keys() == SCORE_FIELDS for row in result["scores"])
     assert {row["norm"] for row in result["scores"]} == set(SCORED_NORMS[result["norm"]])
     for row in result["scores"]:
@@ -100,6 +100,35 @@ def test_scoring_again_gives_the_scores_of_the_run(whole, variant):
         assert [row["clients"] for row in again] == [row["clients"] for row in rows]
 
 
+def test_norm_statistics_are_chosen_on_validation_images_in_every_round(whole):
+    result, last = read_result(whole("chosen")), read_metrics(whole("chosen"))[-1]
+    found = {
+        norm: evaluate_run(whole("chosen"), [Width(1)], "val", norm, workers=1)[0]["accuracy"]
+        for norm in ("client", "global")
+    }
+    assert result["chosen_by"] == found
+    assert found[result["scores"][0]["norm"]] == max(found.values())
+    assert result["best_round"] != last["round"] or last["accuracy"] == max(found.values())
+    assert {row["norm"] for row in read_metrics(whole("chosen")) if row["kind"] == "score"} <= found.keys()
+
+
+def test_where_clients_lack_classes_one_set_of_statistics_for_all_is_chosen(own, tmp_path):
+    run(own, tmp_path, statistics="chosen", partition={"name": "classes", "k": 2}, seed=2)
+    result = read_result(tmp_path)
+    assert result["chosen_by"]["global"] > result["chosen_by"]["client"]
+    assert result["scores"][0]["norm"] == "global"
+
+
+@pytest.mark.parametrize("variant", ["global", "chosen", "post"])
+def test_the_first_scores_are_those_that_the_config_wants(whole, variant):
+    stored = read_result(whole(variant))["scores"]
+    again = evaluate_run(whole(variant), [], "test", None, workers=1)
+    assert [(row["norm"], row["clients"]) for row in again] == [
+        (row["norm"], row["clients"]) for row in stored[: len(again)]
+    ]
+    assert variant == "chosen" or again[0]["norm"] == {"global": "global", "post": "client"}[variant]
+
+
 def test_with_a_dial_calibrated_norms_are_trained_like_tracked_ones(own, whole, tmp_path):
     run(own, tmp_path, **{**VARIANTS["dual, post"], "norm": "tracked"})
     tracked, post = (load_file(path / "model.safetensors") for path in (tmp_path, whole("dual, post")))
@@ -150,7 +179,7 @@ def test_the_order_of_bases_is_natural_by_validation_or_greedy(own, whole):
     first = {}
     for order in ("natural", "validation", "greedy"):
         setup = set_up(make_config({"task": own, **SETTINGS, "order": order}))
-        bases = ordered(setup, setup.engine(1), state.best)
+        bases = ordered(setup, setup.engine(1), state.best, "client")
         assert sorted(bases) == [0, 1, 2, 3]
         question = setup.question("val", "client")
         mixes = {Width(1, 4): setup.method.ordered(bases).compose(Width(1, 4))}

@@ -4,12 +4,13 @@ import sys
 from pathlib import Path
 
 from splitmix.cli.lists import image_size
-from splitmix.cli.options import Flag, Json, Words, parse_size, say, show_json, show_rows
+from splitmix.cli.options import Flag, Json, Words, note, parse_size, say, show_json, show_rows
 from splitmix.core.errors import UserError
 from splitmix.core.width import parse_dial, parse_width
 from splitmix.nets import find_net
 from splitmix.report.tables import Column, human
 from splitmix.runs.bundling import Packing, bundle_run
+from splitmix.runs.records import main_scores, read_result
 from splitmix.runtime.export import export_bases, export_mix
 from splitmix.runtime.images import read_images
 from splitmix.runtime.model import Model
@@ -66,6 +67,8 @@ def bundle(
         f"Bundle: {made.path}, {len(costs)} bases, {costs[-1].bytes / 1e6:.1f} MB; "
         f"width {costs[0].width} works with the first {costs[0].bytes / 1e6:.2f} MB"
     )
+    if made.manifest.norm == "global" and main_scores(read_result(run))[0].get("norm") == "client":
+        note("the run's main scores use each client's own norm statistics; the bundle has one set for all")
 
 
 def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | None = None) -> None:

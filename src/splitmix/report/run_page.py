@@ -14,7 +14,7 @@ from splitmix.report import figures
 from splitmix.report.drawing import Picture, drawn_pictures, save
 from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table, masking_table
 from splitmix.report.pages import duration, render, share
-from splitmix.report.tables import Column, Table, human, norm_text, percent, width_table
+from splitmix.report.tables import Column, Table, human, norm_choice, norm_text, percent, width_table
 from splitmix.runs.grid import GridRecord, stored_grids
 from splitmix.runs.masking import read_masking
 from splitmix.runs.records import (
@@ -87,6 +87,7 @@ def _page(
         last_norm=last.get("norm"),
         images=sum(client.get("test", 0) for client in clients) / max(1, len(clients)),
         norm=norm_text(result),
+        norm_choice=norm_choice(result),
         grids=grids,
         masking=None if masking is None else masking_table(masking),
         turnout=turnout(metrics),

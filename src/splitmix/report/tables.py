@@ -225,11 +225,18 @@ def norm_text(result: Result) -> str:
     return result.get("norm_text", NORM_WORDS.get(norm, norm)).rstrip(".")
 
 
+def norm_choice(result: Result) -> str:
+    """Which norm statistics were chosen and by how much, in a sentence; nothing where there was no choice."""
+    found = result.get("chosen_by", {})
+    told = [f"{percent(found[norm])} % with {norm} ones" for norm in sorted(found, key=lambda norm: -found[norm])]
+    return f"On validation images the widest mix has {', '.join(told)}." if told else ""
+
+
 def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, str]]) -> str:
     """How the numbers were made, in sentences."""
     norm, split = main
     sentences = [f"Accuracy is the mean over {len(result['clients'])} clients, each on its own {split} images."]
-    sentences.append(f"Norms use {norm_text(result)}.")
+    sentences += [f"Norms use {norm_text(result)}.", *filter(None, [norm_choice(result)])]
     beside = dict.fromkeys(name for name, _ in others if name != norm)
     sentences += [f"'{name} norms' use {NORM_WORDS.get(name, name)}." for name in beside]
     sentences.append(f"Seed {result.get('seed', '-')}, {result.get('rounds', '-')} rounds.")

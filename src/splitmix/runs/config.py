@@ -39,6 +39,10 @@ class Config(BaseModel):
     norm: Literal["batch", "post", "tracked", "local"] = Field(
         "post", description="where norm statistics come from; with an attack in the objective the default is tracked"
     )
+    statistics: Literal["client", "global", "chosen"] = Field(
+        "client",
+        description="with norm post, whose count: each client's own, those of all, or the better on validation",
+    )
     order: Literal["natural", "validation", "greedy"] = Field("greedy", description="which bases are mixed first")
     schedule: Literal["constant", "cosine", "steps"] = Field("cosine", description="learning rate over the rounds")
     floor: float = Field(0.0, ge=0, le=1, description="lowest factor of the cosine schedule")
@@ -129,6 +133,7 @@ BEFORE: dict[str, object] = {
     "norm_rate": 1.0,
     "optimizer": "sgd",
     "proximal": 0.0,
+    "statistics": "client",
 }
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},

@@ -13,7 +13,7 @@ from splitmix.engines.simulator import Simulator
 from splitmix.runs.config import make_config, read_toml
 from splitmix.runs.finish import SCORED_NORMS, score_row, served_with, stored_outcome
 from splitmix.runs.folder import Norms, RunFolder, give_norms
-from splitmix.runs.records import Result, StoredScore
+from splitmix.runs.records import Result, StoredScore, main_scores
 from splitmix.runs.setup import Setup, set_up
 
 SPLITS = ("train", "val", "test")
@@ -48,7 +48,7 @@ def open_run(
     outcome = stored_outcome(path)
     setup = set_up(make_config(read_toml(path / "config.toml")), root=root)
     setup = replace(setup, method=setup.method.ordered(outcome.order))
-    chosen = scored_norm(setup, norm, fixed=fixed)
+    chosen = scored_norm(setup, main_scores(outcome.result)[0].get("norm"), norm, fixed=fixed)
     weights, question = served_with(setup, outcome.weights, chosen, split)
     return FinishedRun(path, setup, weights, chosen, question, outcome.result)
 
@@ -72,9 +72,10 @@ def stored_norms(setup: Setup, path: Path) -> Norms:
     return state.best_norms
 
 
-def scored_norm(setup: Setup, norm: str | None, *, fixed: bool = False) -> str:
-    """The norm statistics asked for, if a run of this kind has them."""
+def scored_norm(setup: Setup, main: str | None, norm: str | None, *, fixed: bool = False) -> str:
+    """The norm statistics asked for, if a run of this kind has them; else its main ones."""
     known = [name for name in SCORED_NORMS[setup.config.norm] if not (fixed and name == "batch")]
+    known.sort(key=lambda name: name != main)
     chosen = norm or known[0]
     if fixed and chosen == "batch":
         raise UserError(

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +28,7 @@ NORM_TEXT = {
     "batch": "statistics of the test batch itself (batch average)",
     "client": "fixed statistics, calibrated by each client on its own training images (post average)",
     "global": "fixed statistics, one set for all clients (post average of all training images)",
+    "chosen": "fixed statistics, of each client or one set for all, whichever did better on validation images",
     "tracked": "running statistics, averaged by the server",
     "local": "running statistics and affine that never leave the client",
 }
@@ -37,6 +38,7 @@ SCORED_NORMS = {
     "tracked": ("tracked",),
     "local": ("local",),
 }
+STATISTICS = {"client": ("client",), "global": ("global",), "chosen": ("client", "global")}  # to choose from
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,18 @@ class Outcome:
 
 
 def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") -> Outcome:
-    """Order the bases of the best round, calibrate their norms, and score every width on test images."""
+    """Calibrate the best round, choose its norm statistics, order its bases, and score every width on test images."""
     began, config = perf_counter(), setup.config
     give_norms(engine, state.best_norms)
-    order = ordered(setup, engine, state.best)
+    weights = calibrated(setup, engine, state.best) if config.norm in ("batch", "post") else state.best
+    norms, found = SCORED_NORMS[config.norm], dict[str, float]()
+    if config.statistics != "client":
+        found = widest_accuracies(setup, engine, weights, STATISTICS[config.statistics])
+        norms = tuple(sorted(norms, key=lambda norm: norm != best_of(found)))
+    order = ordered(setup, engine, weights, norms[0])
     setup = replace(setup, method=setup.method.ordered(order))
-    weights = state.best
-    if config.norm in ("batch", "post"):
-        layout, clients = setup.method.layout, list(setup.domains)
-        found = calibrate(engine, setup.net, layout, weights, clients, config.eval_batch, setup.noise)
-        weights = weights | found
     scores: list[StoredScore] = []
-    for norm in SCORED_NORMS[config.norm]:
+    for norm in norms:
         used, question = served_with(setup, weights, norm)
         rows = score(engine, used, setup.mixes(), setup.domains, question)
         scores += [score_row(scored, norm, "test") for scored in rows]
@@ -75,7 +77,7 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         "atom": config.atom,
         "objective": config.objective if isinstance(config.objective, str) else config.objective["name"],
         "norm": config.norm,
-        "norm_text": NORM_TEXT[scores[0]["norm"]],
+        "norm_text": NORM_TEXT["chosen" if len(found) > 1 else norms[0]],
         "seed": config.seed,
         "rounds": config.rounds,
         "best_round": state.best_round,
@@ -91,6 +93,8 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         "clients": client_rows(setup),
         "scores": scores,
     }
+    if len(found) > 1:
+        result["chosen_by"] = found
     if setup.net.rescaled is not None:
         result["rescaled"] = sorted(setup.net.rescaled) if config.rescale_init else []
     return Outcome(result, weights, order)
@@ -116,14 +120,34 @@ def stored_outcome(path: Path) -> Outcome:
     return Outcome(result, weights, order)
 
 
-def ordered(setup: Setup, engine: RunEngine, weights: Weights) -> tuple[int, ...]:
-    """The bases from first to last to be mixed, as the config wants them chosen."""
+def calibrated(setup: Setup, engine: RunEngine, weights: Weights) -> Weights:
+    """The weights, with fixed norm statistics of all clients' training images."""
+    layout, clients = setup.method.layout, list(setup.domains)
+    return weights | calibrate(engine, setup.net, layout, weights, clients, setup.config.eval_batch, setup.noise)
+
+
+def widest_accuracies(setup: Setup, engine: RunEngine, weights: Weights, norms: Sequence[str]) -> dict[str, float]:
+    """What the widest mix, whose bases need no order, has on validation images with each of these norm statistics."""
+    widest = setup.mixes([setup.method.widths[-1]])
+    served = {norm: served_with(setup, weights, norm, "val") for norm in norms}
+    return {
+        norm: score(engine, used, widest, setup.domains, asked)[0].accuracy for norm, (used, asked) in served.items()
+    }
+
+
+def best_of(accuracies: Mapping[str, float]) -> str:
+    """The name of the highest accuracy; of equals the first."""
+    return max(accuracies, key=lambda name: accuracies[name])
+
+
+def ordered(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> tuple[int, ...]:
+    """The bases from first to last to be mixed, as the config wants them chosen, with these norm statistics."""
     config, layout = setup.config, setup.method.layout
     natural = tuple(range(layout.count))
     if config.order == "natural" or layout.count == 1:
         return natural
     parts = tuple(Part(base, layout.width) for base in natural)
-    question = setup.question("val", "client" if config.norm == "post" else "stored")
+    weights, question = served_with(setup, weights, norm, "val")
     return order_bases(engine, weights, parts, list(setup.domains), question, greedy=config.order == "greedy")
 
 

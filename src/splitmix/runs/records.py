@@ -158,6 +158,7 @@ class Result(TypedDict):
     atom: NotRequired[WidthText]
     norm: NotRequired[str]
     norm_text: NotRequired[str]
+    chosen_by: NotRequired[dict[str, float]]  # validation accuracy of the widest mix, by norm statistics
     seed: NotRequired[int]
     rounds: NotRequired[Count]
     best_round: NotRequired[int]
@@ -266,6 +267,7 @@ class MetricRow(TypedDict):
     repeated: NotRequired[list[AttendanceRow]]
     usual: NotRequired[dict[str, float]]
     split: NotRequired[str]
+    norm: NotRequired[str]  # which statistics the norms used; not said: those of the batch, or running ones
     width: NotRequired[WidthText]
     bases: NotRequired[int]
     accuracy: NotRequired[float]

@@ -11,9 +11,9 @@ from splitmix.core.errors import UserError
 from splitmix.core.objective import Trial
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import WidthScore, score
-from splitmix.core.types import Weights
+from splitmix.core.types import Question, Weights
 from splitmix.runs.config import check_same_config, to_toml
-from splitmix.runs.finish import Outcome, finish, store_outcome
+from splitmix.runs.finish import STATISTICS, Outcome, best_of, calibrated, finish, served_with, store_outcome
 from splitmix.runs.folder import RunEngine, RunFolder, State, give_norms, kept_norms
 from splitmix.runs.progress import Watcher
 from splitmix.runs.records import AttendanceRow, MetricRow, StoredTrial, clients_asked, read_metrics
@@ -144,9 +144,12 @@ def tell(rows: Sequence[MetricRow], watchers: Sequence[Watcher], folder: RunFold
 
 def validated(setup: Setup, engine: RunEngine, state: State) -> tuple[State, list[MetricRow]]:
     """Score on validation images and keep the best round, by what the objective is judged by at the widest mix."""
-    scores = score(engine, state.served, setup.mixes(), setup.domains, setup.question("val"))
-    rows = [validation_row(scored, state.round - 1) for scored in scores]
-    accuracy, trials = worth(setup, engine, state.served, scores[-1])
+    served = validation_norms(setup, engine, state.served)
+    found = {norm: score(engine, used, setup.mixes(), setup.domains, asked) for norm, (used, asked) in served.items()}
+    norm = best_of({norm: scores[-1].accuracy for norm, scores in found.items()})
+    rows = [validation_row(scored, state.round - 1) for scored in found[norm]]
+    rows = rows if norm == "stored" else [{**row, "norm": norm} for row in rows]
+    accuracy, trials = worth(setup, engine, *served[norm], found[norm][-1])
     if trials:
         rows[-1] |= {"trials": trials, "judged": accuracy}
     if accuracy > state.best_accuracy:
@@ -155,11 +158,25 @@ def validated(setup: Setup, engine: RunEngine, state: State) -> tuple[State, lis
     return state, rows
 
 
-def worth(setup: Setup, engine: RunEngine, weights: Weights, clean: WidthScore) -> tuple[float, list[StoredTrial]]:
+def validation_norms(setup: Setup, engine: RunEngine, weights: Weights) -> dict[str, tuple[Weights, Question]]:
+    """The norm statistics that a round may be scored with; those at hand, unless the config wants others or a choice.
+
+    At hand are running statistics, or else those of the batch.
+    """
+    config = setup.config
+    if setup.tracked or config.statistics == "client":
+        return {"stored": (weights, setup.question("val"))}
+    weights = calibrated(setup, engine, weights)
+    return {norm: served_with(setup, weights, norm, "val") for norm in STATISTICS[config.statistics]}
+
+
+def worth(
+    setup: Setup, engine: RunEngine, weights: Weights, asked: Question, clean: WidthScore
+) -> tuple[float, list[StoredTrial]]:
     """What a round is chosen by: the sum of all trials by their shares, and each as it is stored; `clean` is known."""
     if setup.trials == (Trial(),):
         return clean.accuracy, []
-    found = [(trial, tried(trial, setup, engine, weights, clean)) for trial in setup.trials]
+    found = [(trial, tried(trial, setup, engine, weights, asked, clean)) for trial in setup.trials]
     rows: list[StoredTrial] = [
         {"robust": trial.robust, "attack": trial.attack.name if trial.attack else None, "accuracy": accuracy}
         for trial, accuracy in found
@@ -167,13 +184,14 @@ def worth(setup: Setup, engine: RunEngine, weights: Weights, clean: WidthScore) 
     return sum(trial.share * accuracy for trial, accuracy in found), rows
 
 
-def tried(trial: Trial, setup: Setup, engine: RunEngine, weights: Weights, clean: WidthScore) -> float:
+def tried(trial: Trial, setup: Setup, engine: RunEngine, weights: Weights, asked: Question, clean: WidthScore) -> float:
     """The accuracy at the dial and under the attack of a trial."""
     if trial == Trial(trial.share):
         return clean.accuracy
-    question = replace(setup.question("val"), robust=trial.robust, attack=trial.attack)
+    question = replace(asked, robust=trial.robust, attack=trial.attack)
     if trial.attack is not None:
-        norm = "stored" if setup.tracked else "client"  # fixed while images are attacked
+        fixed = setup.net.has_statistics(setup.method.layout.width, weights)
+        norm = asked.norm if fixed else "client"  # fixed while images are attacked
         question = replace(question, images=max(1, TRIED // len(setup.domains)), norm=norm, seed=setup.config.seed)
     return score(engine, weights, setup.mixes([clean.width]), setup.domains, question)[0].accuracy
 

@@ -152,6 +152,7 @@ def set_up(
     own = build is not None or ":" in (config.net or task.net)
     build = with_needs(build or make_build(config, task), given.needs)
     check_norm(config.norm, method, given, setting.budgets)
+    check_statistics(config)
     check_net(build, method.layout.width, task, dial=bool(given.needs))
     net = traced_net(build, method.layout, task) if own else Net(build)
     return Setup(config, task, budgets, method, net, method.objective(given), federation(config))
@@ -237,6 +238,15 @@ def check_validation(norm: str, task: TaskFacts) -> None:
         raise UserError(
             f"no client of the task '{task.name}' has {least} validation images, by which the best round is chosen; "
             "raise val_ratio or ask for fewer clients"
+        )
+
+
+def check_statistics(config: Config) -> None:
+    """Only where norms are calibrated after training is there a choice between statistics."""
+    if config.statistics != "client" and config.norm != "post":
+        raise UserError(
+            f"statistics '{config.statistics}' are measured after training, but norm '{config.norm}' has its own; "
+            "choose norm 'post', or leave statistics out"
         )
 
 
