@@ -177,3 +177,11 @@ def test_a_bad_checkpoint_is_spoken_of_and_the_one_before_is_used(here, capsys, 
     main([*TRAIN, "--out", str(tmp_path / "run"), "--resume", "--workers", "1"])
     assert "checkpoint round-000004 is not used: its bytes do not match their hash" in capsys.readouterr().err
     assert read_result(tmp_path / "run")["weights_sha256"] == read_result(Path("run"))["weights_sha256"]
+
+
+@pytest.mark.parametrize("folder", [("report",), ("eval",), ("train", "mini", "--out")])
+def test_names_that_could_steer_a_terminal_are_printed_harmless(capsys, tmp_path, folder):
+    (tmp_path / "red\x1b[31m").write_text("a file")
+    said = refused(capsys, *folder, str(tmp_path / "red\x1b[31m"))
+    assert said.rstrip("\n").isprintable()
+    assert "red\ufffd[31m" in said

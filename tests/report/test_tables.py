@@ -130,3 +130,11 @@ def test_no_character_of_a_name_is_a_command_of_latex():
     name = r"\input{x} & $a_1^2$ #~%[1]*"
     text = Table("T", [Column("n", "n", number=False)], [(name,)]).to_latex()
     assert r"\textbackslash{}input\{x\} \& \$a\_1\textasciicircum{}2\$ \#\textasciitilde{}\%{[}1]{*} \\" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_stands_in_a_table_does_not_steer_the_terminal(terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None)
+    show(Table("a\x1b[1m", [Column("b", "c\x1b[2m")], [["d\x1b[3m"]], "e\x1b[4m"), console)
+    assert "\x1b" not in console.file.getvalue()
+    assert console.file.getvalue().count("\ufffd") == 4

@@ -161,6 +161,19 @@ def test_a_setting_needs_a_key_and_a_value(text):
         parse_override(text)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028"])
+def test_a_setting_is_one_line(end):
+    with pytest.raises(UserError, match="has more than one line; give each key=value its own -o"):
+        parse_override(f"rounds=2{end}lr=9")
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 50_000, "[" * 99 + "]" * 99, "{a" + ".a" * 50_000 + "=1}"])
+def test_a_setting_that_has_no_end_is_one_short_sentence(value):
+    with pytest.raises(UserError, match="cannot be read: ") as caught:
+        parse_override(f"rounds={value}")
+    assert len(str(caught.value)) < 300
+
+
 @pytest.mark.parametrize(("given", "same"), [("0.125", "1/8"), (0.25, "1/4"), (1, "1"), ("2/16", "1/8")])
 def test_an_atom_may_be_written_in_many_ways(given, same):
     assert make_config({"atom": given}).atom == same
@@ -249,6 +262,13 @@ def test_a_folder_is_a_task(tmp_path):
         (b"rounds = 3\nrounds = 4", "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
         (b"rounds = 1979-05-27", "rounds: "),
+        (b"rounds = " + b"9" * 5000, "a number of far too many digits"),
+        (b"budgets = " + b"[" * 50_000, "nested too deeply"),
+        (b"budgets = " + b"[" * 300 + b"]" * 300, "nested too deeply"),
+        (b"a." * 90 + b"b = 1", "nested too deeply"),
+        (b"a." * 40_000 + b"b = 1", "a line of more than 100 dots"),
+        (b"#" * 200_000, "more than 100,000 characters"),
+        (b'rounds = "' + b"x" * 9000 + b'"', "rounds: .{0,200}$"),
     ],
 )
 def test_a_file_that_is_no_config_is_one_sentence(tmp_path, content, words):

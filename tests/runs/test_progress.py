@@ -68,3 +68,10 @@ def test_the_command_lets_tensorboard_watch(here, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main([*TRAIN, "--out", "watched", "--tensorboard"])
     assert "watched by Lines, Board" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_clients_and_files_are_called_does_not_steer_the_terminal(terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None)
+    terminal_watcher(console).note("client 'a\x1b]0;b\x07[red]c'\nis late")
+    assert console.file.getvalue() == "client 'a\ufffd]0;b\ufffd[red]c'\nis late\n"

@@ -16,7 +16,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError
 
 from splitmix import __version__
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable
 
 COMMANDS = {  # a function is a command, an App a group of them
     "train": "splitmix.cli.run:train",
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.path.insert(0, "")  # a user's own nets live where the command is run
         command(*given.args, **given.kwargs)
     except (UserError, CycloptsError) as mistake:
-        print(f"splitmix: {' '.join(str(mistake).split())}", file=sys.stderr)
+        print(f"splitmix: {printable(' '.join(str(mistake).split()))}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("splitmix: stopped; go on with --resume", file=sys.stderr)
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a disk, a folder or a file that will not do what was asked
         where = f"'{error.filename}': " if error.filename else ""
-        print(f"splitmix: {where}{error.strerror or error}; choose another place or make room", file=sys.stderr)
+        why = printable(f"{where}{error.strerror or error}")
+        print(f"splitmix: {why}; choose another place or make room", file=sys.stderr)
         sys.exit(2)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
-from splitmix.cli.options import Flag, Json, say, show_rows
+from splitmix.cli.options import Flag, Json, note, say, show_rows
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 
@@ -265,16 +264,15 @@ def submit(site: "Site", order: "Order") -> None:
     """Hand the run to the SuperLink, and print what its server says."""
     from splitmix.flower.submit import follow
 
-    console = Console(stderr=True)
     mistakes: list[str] = []
 
-    def tell(line: str) -> None:
+    def hear(line: str) -> None:
         if line.startswith(MISTAKE):
             mistakes.append(line.removeprefix(MISTAKE))
         elif not mistakes:  # what follows is of no use to a user
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            note(line)
 
-    follow(site, order, tell)
+    follow(site, order, hear)
     if mistakes:
         raise UserError(mistakes[0])
     if not order.out.exists():

@@ -13,6 +13,7 @@ from rich.console import Console
 from splitmix.core.errors import UserError, unknown
 from splitmix.engines.simulator import default_workers
 from splitmix.report.tables import Column, Table, show
+from splitmix.runs.progress import tell
 
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 Flag = Annotated[bool, Parameter(negative="")]
@@ -78,12 +79,12 @@ def parse_size(text: str, most: float = float("inf")) -> tuple[int, ...]:
 
 def say(text: str) -> None:
     """Print a sentence as it is: no wrapping, no markup."""
-    Console().print(text, highlight=False, soft_wrap=True, markup=False)
+    tell(Console(), text, soft_wrap=True)
 
 
 def note(text: str, style: str | None = None) -> None:
     """Say something beside the results, on standard error."""
-    Console(stderr=True).print(text, style=style, highlight=False, soft_wrap=True, markup=False)
+    tell(Console(stderr=True), text, style=style, soft_wrap=True)
 
 
 def show_json(value: Any) -> None:

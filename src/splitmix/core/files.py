@@ -6,7 +6,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, ValuesView
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -127,3 +127,16 @@ def fits_memory(shape: Sequence[Any]) -> bool:
         and all(type(side) is int and 0 <= side <= 1 << 48 for side in shape)
         and math.prod(max(1, side) for side in shape) <= 1 << 48
     )
+
+
+def layers(value: object) -> Iterator[list[Any]]:
+    """What lies in a value, one depth after another, without recursion: it may be deep.
+
+    >>> list(layers([1, {"a": (2, 3)}]))
+    [[[1, {'a': (2, 3)}]], [1, {'a': (2, 3)}], [(2, 3)], [2, 3]]
+    """
+    layer = [value]
+    while layer:
+        yield layer
+        opened = [held.values() if isinstance(held, dict) else held for held in layer]
+        layer = [item for held in opened if isinstance(held, list | tuple | ValuesView) for item in held]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from splitmix.core.errors import printable
 from splitmix.runs.records import Result, domain_names, score_groups
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ class Table:
 
     def cells(self) -> list[list[str]]:
         """The rows as they are shown."""
-        return [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+        return [
+            [printable(column.show(value)) for column, value in zip(self.columns, row, strict=True)]
+            for row in self.rows
+        ]
 
     def dressed(self, bold: Around, grey: Around, escaped: Callable[[str], str]) -> list[list[str]]:
         """The rows in some language, with what that puts around text that is bold or grey."""
@@ -174,6 +178,8 @@ class Table:
 
 def show(table: Table, console: "Console") -> None:
     """Print a table: with lines and bold type on a terminal, as plain text into a file or pipe."""
+    columns = [replace(column, heading=printable(column.heading)) for column in table.columns]
+    table = replace(table, title=printable(table.title), columns=columns, caption=printable(table.caption))
     if not console.is_terminal:
         console.out(table.to_text(), highlight=False)
         return

@@ -13,10 +13,14 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import UserError, shown, unknown
+from splitmix.core.files import layers
 from splitmix.core.width import parse_width
 from splitmix.runs.recipes import RECIPES, apply_recipe, under_attack
 
+MOST_TOML = 100_000  # characters
+MOST_DOTS = 100  # in a line: the parser's time goes with the square of a key's parts
+DEEPEST = 16  # lists and tables in one another
 Setting = str | int | float | bool | list[Any] | dict[str, Any]
 
 
@@ -181,11 +185,29 @@ def make_config(given: Mapping[str, object], *, own: Collection[str] = ()) -> Co
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            return _bounded_toml(file.read(MOST_TOML + 1).decode())
     except FileNotFoundError:
         raise UserError(f"there is no config file '{path}'") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(f"the config file '{path}' cannot be read: {error}") from None
+
+
+def _bounded_toml(text: str) -> dict[str, Any]:
+    """What TOML says, or a ValueError; refused are texts that would take the parser long, or be too deep to handle."""
+    if len(text) > MOST_TOML or any(line.count(".") > MOST_DOTS for line in text.split("\n")):
+        raise ValueError(f"it has more than {MOST_TOML:,} characters, or a line of more than {MOST_DOTS} dots")
+    try:
+        said = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # of Python: a number of thousands of digits
+        raise ValueError("it has a number of far too many digits") from None
+    if any(depth > DEEPEST for depth, _ in enumerate(layers(said))):
+        raise ValueError("it is nested too deeply")
+    return said
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -196,10 +218,14 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"'{text}' is not a setting; write key=value, such as rounds=12")
+        raise UserError(f"{shown(text)} is not a setting; write key=value, such as rounds=12")
+    if len(text.splitlines()) > 1:
+        raise UserError(f"{shown(text)} has more than one line; give each key=value its own -o")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return key.strip(), _bounded_toml(f"value = {value}")["value"]
+    except ValueError as error:
+        if not isinstance(error, tomllib.TOMLDecodeError):
+            raise UserError(f"{shown(text)} cannot be read: {error}") from None
         if value.strip().startswith("{"):
             example = '{name="adversarial", weight=0.5}'
             raise UserError(
@@ -271,12 +297,12 @@ def _sentence(key: str, mistake: Any) -> str:
     if key == "recipe":  # a known one has been applied, and is gone
         return str(unknown(key, str(mistake["input"]), RECIPES))
     if mistake["type"] == "extra_forbidden":
-        near = get_close_matches(key, [*Config.model_fields, "recipe"], n=1)
+        near = get_close_matches(key[:60], [*Config.model_fields, "recipe"], n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(Config.model_fields)}"
-        return f"unknown key '{key}'; {hint}"
+        return f"unknown key {shown(key)}; {hint}"
     said = str(mistake["msg"])
     if mistake["type"] == "literal_error":
         return str(unknown(key, str(mistake["input"]), get_args(Config.model_fields[key].annotation)))
     if mistake["type"] == "value_error":
         return f"{key}: {said.removeprefix('Value error, ')}"
-    return f"{key}: {said[0].lower()}{said[1:]} (given: {mistake['input']!r})"
+    return f"{key}: {said[0].lower()}{said[1:]} (given: {shown(mistake['input'])})"

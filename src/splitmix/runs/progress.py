@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable
 from splitmix.runs.records import MetricRow
 from splitmix.runs.setup import Setup
 
@@ -30,6 +31,12 @@ class Watcher:
 
     def end(self) -> None:
         """Training has ended, well or not."""
+
+
+def tell(console: Console, text: str, **how: Any) -> None:
+    """Print lines as they are: no markup, and nothing that could steer a terminal, whoever named a file or a client."""
+    lines = "\n".join(map(printable, text.split("\n")))
+    console.print(lines, highlight=False, markup=False, **how)
 
 
 def terminal_watcher(console: Console | None = None) -> Watcher:
@@ -55,7 +62,7 @@ class Bar(Watcher):
         )
 
     def begin(self, setup: Setup, start: int) -> None:
-        self.progress.console.print(headline(setup, start), highlight=False, markup=False)
+        tell(self.progress.console, headline(setup, start))
         self.bar = self.progress.add_task("rounds", total=setup.config.rounds, completed=start, accuracy="")
         self.progress.start()
 
@@ -66,7 +73,7 @@ class Bar(Watcher):
         self.progress.update(self.bar, accuracy=accuracies(rows))
 
     def note(self, text: str) -> None:
-        self.progress.console.print(text, highlight=False, markup=False)
+        tell(self.progress.console, text)
 
     def end(self) -> None:
         self.progress.stop()
@@ -95,7 +102,7 @@ class Lines(Watcher):
         self._say(text)
 
     def _say(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        tell(self.console, text, soft_wrap=True)
 
 
 class Countdown:
@@ -128,7 +135,7 @@ class Countdown:
             spent = perf_counter() - self.began
             left = spent / self.done * (self.total - self.done)
             text = f"{self.what}: {self.done}/{self.total}  {spent:.0f} s, about {left:.0f} s left"
-            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+            tell(self.console, text, soft_wrap=True)
 
 
 class Board(Watcher):

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError, printable, shown
-from splitmix.core.files import fits_memory
+from splitmix.core.files import fits_memory, layers
 
 MOST_BYTES = 1 << 30  # of a file; the largest of those known has 200 MB
 MOST_STEPS = 100_000  # opcodes; a batch of CIFAR-10 takes 40,000
 DEEPEST = 8  # lists in lists
 PLAIN = (str, bytes, int, float, type(None))
+KEPT = (*PLAIN, bytearray, np.ndarray, list, tuple, dict)
 KINDS = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8")
 
 
@@ -48,22 +49,12 @@ def _plain_value(data: bytes) -> Any:
                 raise ValueError(f"it takes more than {MOST_STEPS:,} steps")
             machine.step(opcode.name, argument)
     (value,) = machine.stack
-    layer, depth = [value], 0
-    while layer := [item for held in layer for item in _inside(held)]:  # no recursion: it may be deep
-        depth += 1
+    for depth, layer in enumerate(layers(value)):
         if depth > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} deep")
+        if not all(isinstance(item, KEPT) for item in layer):
+            raise ValueError("it is not all plain values")
     return value
-
-
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return list(value)
-    if isinstance(value, dict):
-        return list(value.values())
-    if not isinstance(value, (*PLAIN, bytearray, np.ndarray)):
-        raise ValueError("it is not all plain values")
-    return []
 
 
 class _Mark:
