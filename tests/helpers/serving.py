@@ -104,12 +104,18 @@ def raw(address: str, data: bytes, source: str = "127.0.0.1") -> bytes:
 
 
 class Waiting:
-    """An attack that goes on until it is released."""
+    """An attack that goes on until it is released, at the latest when its `with` ends."""
 
     name, weak = "waiting", True
 
     def __init__(self):
         self.began, self.released = threading.Event(), threading.Event()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.released.set()
 
     def __call__(self, predict, x, y, rng):
         self.began.set()

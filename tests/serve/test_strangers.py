@@ -87,11 +87,12 @@ def test_half_sent_requests_of_one_address_shut_nobody_out(served, half):
 
 
 def test_a_line_whose_answer_is_under_way_does_not_give_way(served):
-    attack = Waiting()
-    with serving(served, ServerLimits(rate=1000, each=1), attack=attack) as address, ThreadPoolExecutor(1) as pool:
+    attack, limits = Waiting(), ServerLimits(rate=1000, each=1)
+    with serving(served, limits, attack=attack) as address, ThreadPoolExecutor(1) as pool, attack:
         asked = pool.submit(raw, address, QUESTION, OTHER)
         assert attack.began.wait(HANGS)
-        assert raw(address, PLAIN, OTHER).startswith(b"HTTP/1.1 429")
+        with suppress(ConnectionError):  # it may hang up before it has heard us out
+            assert raw(address, PLAIN, OTHER)[:12] in (b"", b"HTTP/1.1 429")
         attack.released.set()
         assert asked.result().startswith(b"HTTP/1.1 200")
 
@@ -99,7 +100,7 @@ def test_a_line_whose_answer_is_under_way_does_not_give_way(served):
 def test_attacks_of_one_address_leave_a_thread_to_the_others(served):
     attack = Waiting()
     limits = ServerLimits(rate=1000, threads=2, attacks=2)
-    with serving(served, limits, attack=attack) as address, ThreadPoolExecutor(10) as pool:
+    with serving(served, limits, attack=attack) as address, ThreadPoolExecutor(10) as pool, attack:
         asked = [pool.submit(raw, address, QUESTION, OTHER) for _ in range(10)]
         refused = [next(done) for done in [as_completed(asked)] for _ in range(7)]  # one runs, two wait
         assert {answer.result()[:12] for answer in refused} == {b"HTTP/1.1 429"}

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Annotated, Any
@@ -95,9 +96,7 @@ def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None
         asked = perf_counter()
         ask, decode = await read_question(request, limits.pixels)
         who = household(request.client.host if request.client else "")
-        return await service.run(
-            lambda: service.answer(ask, decode(service.model.image), asked), who=who, costly=ask.attack
-        )
+        return await service.answer(ask, partial(decode, service.model.image), asked=asked, who=who)
 
     @app.get("/api/plan", responses=ERRORS)
     async def plan(limits: Annotated[PlanQuestion, Query()]) -> PlanAnswer:

@@ -36,6 +36,7 @@ class ServerLimits:
     rate: float = 100.0  # requests a second from one address, twice as many at once; 0: addresses have no limits
     threads: int = 2  # predictions that run at the same time
     waiting: int = 256  # predictions that may wait for a thread
+    batch: int = 32  # of these, with the same dial, that are answered in one go
     connections: int = 512
     each: int = 64  # connections, and predictions that wait, from one address
     attacks: int = 4  # that wait, from one address: each takes as long as many predictions

@@ -62,7 +62,7 @@ class Verdict(BaseModel):
     label: str = Field(description="the most likely class")
     probabilities: list[float] = Field(description="of all classes, in the order of /api/model")
     votes: list[Vote] = Field(description="of every base that was asked; empty with a deadline or a confidence")
-    milliseconds: float = Field(description="time in the model, on this machine")
+    milliseconds: float = Field(description="time in the model, on this machine, with those that were answered at once")
 
 
 class Attacked(Verdict):
@@ -70,7 +70,7 @@ class Attacked(Verdict):
 
     picture: str = Field(description="the attacked picture, 8 bits a colour, as PNG in base64")
     target: str = Field(description="the class that the attack leads away from")
-    fooled: bool = Field(description="whether the answer is another class than that")
+    fooled: bool = Field(description="whether the answer was that class before, and is another now")
     attack: str = Field(description="the attack in full")
     attack_milliseconds: float
 

@@ -1,10 +1,10 @@
 """The model behind the interface: predictions and attacks, each with a dial of its own."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ from splitmix.serve.metrics import Metrics
 from splitmix.serve.questions import Attacked, PictureAnswer, PictureQuestion, PlanAnswer, PlanQuestion, Verdict, Vote
 from splitmix.serve.turns import BusyError, Crew
 
-Done = TypeVar("Done")
-
 
 class Service:
     """Answers questions about pictures; it keeps none of them."""
@@ -34,18 +32,11 @@ class Service:
         self._probing = asyncio.Lock()
         self._measured: tuple[Measured, ...] | None = None
 
-    async def run(self, work: Callable[[], Done], *, who: str = "", costly: bool = False) -> Done:
-        """Run work in one of the threads, or refuse it if too much is waiting."""
-        try:
-            return await self._crew.run(work, who=who, costly=costly)
-        finally:
-            self.metrics.waiting.set(self._crew.under_way)
-
     async def warm_up(self) -> None:
         """Use every width once, so that no visitor waits for what happens only the first time."""
         blank = np.zeros(self.model.image, np.uint8)
         for width in self.model.widths:
-            await self.run(partial(self._verdict, blank, width, 0.0))
+            await self._crew.run(partial(self._verdicts, width, 0.0, [blank]))
 
     def close(self) -> None:
         """Finish what runs; attacks are given up."""
@@ -56,20 +47,33 @@ class Service:
         """The best dial within limits; this machine is measured once, by whoever asks first."""
         async with self._probing:
             if self._measured is None:
-                self._measured = await self.run(partial(probe, self.model))
+                self._measured = await self._crew.run(partial(probe, self.model))
         limits = Limits(**asked.model_dump(exclude={"prefer"}))
         found = plan(self.model, limits, prefer=asked.prefer, measured=self._measured)
         return PlanAnswer(fits=found.fits, option=found.option, binding=list(found.binding), relax=found.relax)
 
-    def answer(self, ask: PictureQuestion, pixels: Pixels, asked: float) -> PictureAnswer:
-        """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock."""
-        target = None if ask.label is None else self._class(ask.label)
+    async def answer(
+        self, ask: PictureQuestion, decode: Callable[[], Pixels], *, asked: float, who: str = ""
+    ) -> PictureAnswer:
+        """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock.
+
+        Plain questions that wait with the same dial are answered in one go.
+        """
         width = self.model.widths[-1] if ask.width is None else parse_width(ask.width)
-        robust = 0.0 if ask.robust is None else ask.robust
+        robust, hit, target = ask.robust or 0.0, None, None if ask.label is None else self._class(ask.label)
+        self.metrics.waiting.set(self._crew.under_way)
+        pixels = await self._crew.run(decode, who=who)
         if ask.deadline_ms is None and ask.confidence is None:
-            verdict = self._verdict(pixels, width, robust)
+            verdicts = partial(self._verdicts, width, robust)
+            verdict = await self._crew.run_together(verdicts, pixels, key=(width, robust), who=who)
         else:
-            verdict, width = self._hurried(ask, pixels, width, robust, asked)
+            verdict, width = await self._crew.run(partial(self._hurried, ask, pixels, width, robust, asked), who=who)
+        if ask.attack:
+            attacked = partial(self._attacked, pixels, width, robust, target, verdict)
+            hit = await self._crew.run(attacked, who=who, costly=True)
+        return self._costed(verdict, width, robust, hit)
+
+    def _costed(self, verdict: Verdict, width: Width, robust: float, hit: Attacked | None) -> PictureAnswer:
         cost = self.model.manifest.cost(width)
         self.metrics.seconds.labels(width=str(width)).observe(verdict.milliseconds / 1e3)
         return PictureAnswer(
@@ -79,19 +83,21 @@ class Service:
             bases=cost.bases,
             parameters=cost.parameters,
             macs=cost.macs,
-            attacked=self._attacked(pixels, width, robust, target, verdict) if ask.attack else None,
+            attacked=hit,
         )
 
-    def _verdict(self, pixels: Pixels, width: Width, robust: float) -> Verdict:
+    def _verdicts(self, width: Width, robust: float, pictures: Sequence[Pixels]) -> list[Verdict]:
+        """What the mix says of each picture, and what each base says; all in one batch."""
         began = perf_counter()
-        logits = self.model.logits_by_base(pixels[None], width, robust)  # (base, 1, class)
-        shares = logits.mean(0).softmax(-1)[0]
-        spent = perf_counter() - began
+        logits = self.model.logits_by_base(np.stack(pictures), width, robust)  # (base, n, class)
+        shares = logits.mean(0).softmax(-1).numpy()
+        milliseconds = 1e3 * (perf_counter() - began)
+        chances, classes = logits.softmax(-1).max(-1)  # (base, n)
         votes = [
-            Vote(label=self.model.classes[int(base.argmax())], probability=float(base.max()))
-            for base in logits[:, 0].softmax(-1)
+            [Vote(label=self.model.classes[place], probability=chance) for place, chance in zip(*each, strict=True)]
+            for each in zip(classes.T.tolist(), chances.T.tolist(), strict=True)
         ]
-        return self._said(shares.numpy(), votes, 1e3 * spent)
+        return [self._said(*each, milliseconds) for each in zip(shares, votes, strict=True)]
 
     def _hurried(
         self, ask: PictureQuestion, pixels: Pixels, width: Width, robust: float, asked: float
@@ -130,12 +136,12 @@ class Service:
         spent = perf_counter() - began
         self.metrics.attacks.observe(spent)
         changed = (made[0] * 255).round().clamp(0, 255).permute(1, 2, 0).contiguous().numpy().astype(np.uint8)
-        found = self._verdict(changed, width, robust)
+        (found,) = self._verdicts(width, robust, [changed])
         return Attacked(
             **dict(found),
             picture=to_png(changed),
             target=self.model.classes[away],
-            fooled=found.label != self.model.classes[away],
+            fooled=verdict.label == self.model.classes[away] != found.label,  # a wrong answer cannot be led astray
             attack=self.attack.name,
             attack_milliseconds=1e3 * spent,
         )

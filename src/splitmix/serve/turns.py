@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ import torch
 from splitmix.serve.limits import ServerLimits
 
 Item = TypeVar("Item")
+Given = TypeVar("Given")
 Done = TypeVar("Done")
 
 
@@ -58,14 +59,31 @@ class Turns(Generic[Item]):
                 return item
         return None
 
+    def take(self, alike: Callable[[Item], bool], most: int) -> list[Item]:
+        """Others that may go along out of turn, at most so many: the first of those that are alike, line by line."""
+        taken: list[Item] = []
+        for line, items in list(self._lines.items()):
+            chosen = [item for item in items if alike(item)][: most - len(taken)]
+            if chosen:
+                taken += chosen
+                self._lines[line] = deque(item for item in items if item not in chosen)
+                if not self._lines[line]:
+                    del self._lines[line]
+        return taken
+
 
 @dataclass(eq=False)
 class Job:
-    """Something to do in a thread, and who waits for it."""
+    """Something to do in a thread, and who waits for it; what has the same key can be done in one go."""
 
-    work: Callable[[], Any]
+    work: Callable[[Sequence[Any]], Sequence[Any]]
+    given: Any
+    key: Hashable
     costly: bool
     done: asyncio.Future[Any]
+
+    def goes_with(self, other: "Job") -> bool:
+        return self.key is not None and self.key == other.key
 
 
 class Crew:
@@ -83,12 +101,28 @@ class Crew:
 
     async def run(self, work: Callable[[], Done], *, who: str = "", costly: bool = False) -> Done:
         """Do some work when it is its turn, or refuse it if too much is waiting."""
+        return await self._queue(lambda _: [work()], None, None, who, costly)
+
+    async def run_together(
+        self, work: Callable[[Sequence[Given]], Sequence[Done]], given: Given, *, key: Hashable, who: str = ""
+    ) -> Done:
+        """The same for work on many things at once: whatever waits with this key is done in one go."""
+        return await self._queue(work, given, key, who, False)
+
+    async def _queue(
+        self,
+        work: Callable[[Sequence[Given]], Sequence[Done]],
+        given: Given,
+        key: Hashable,
+        who: str,
+        costly: bool,
+    ) -> Done:
         limits, line = self._limits, (who, costly)
         if self._turns.behind(line) >= limits.of_one_address(limits.attacks if costly else limits.each):
             raise BusyError(429, "too much that came from your address is waiting; try again in a moment")
         if self.under_way >= limits.threads + limits.waiting:
             raise BusyError(503, "too many predictions are waiting; try again in a moment")
-        job = Job(work, costly, asyncio.get_running_loop().create_future())
+        job = Job(work, given, key, costly, asyncio.get_running_loop().create_future())
         self._turns.add(line, job)
         self._start()
         found: Done = await job.done
@@ -102,18 +136,31 @@ class Crew:
 
     def _start(self) -> None:
         while self._running < self._limits.threads and (job := self._turns.next(self._may_start)):
+            jobs = [job, *self._turns.take(job.goes_with, self._limits.batch - 1)]
             self._running += 1
             self._costly += job.costly
-            future = asyncio.get_running_loop().run_in_executor(self._pool, job.work)
-            future.add_done_callback(partial(self._finish, job))
+            future = asyncio.get_running_loop().run_in_executor(self._pool, outcomes, jobs)
+            future.add_done_callback(partial(self._finish, jobs))
 
     def _may_start(self, job: Job) -> bool:
         return not job.costly or self._costly < max(1, self._limits.threads - 1)
 
-    def _finish(self, job: Job, found: asyncio.Future[Any]) -> None:
+    def _finish(self, jobs: Sequence[Job], found: asyncio.Future[list[Any]]) -> None:
         self._running -= 1
-        self._costly -= job.costly
-        error = found.exception()
-        if not job.done.done():  # whoever asked may have gone
-            job.done.set_exception(error) if error else job.done.set_result(found.result())
+        self._costly -= jobs[0].costly
+        for job, outcome in zip(jobs, found.result(), strict=True):
+            if job.done.done():  # whoever asked has gone
+                continue
+            if isinstance(outcome, Exception):
+                job.done.set_exception(outcome)
+            else:
+                job.done.set_result(outcome)
         self._start()
+
+
+def outcomes(jobs: Sequence[Job]) -> list[Any]:
+    """What came of each job, or its error; if they fail together, each is tried alone: none spoils the others."""
+    try:
+        return list(jobs[0].work([job.given for job in jobs]))
+    except Exception as error:
+        return [error] if len(jobs) == 1 else [outcome for job in jobs for outcome in outcomes([job])]
