@@ -119,7 +119,7 @@ def test_momentum_of_nothing_is_the_mean():
     ("value", "sentence"),
     [
         ("momentun", "unknown server 'momentun'; did you mean 'momentum'?"),
-        ({"beta": 0.5}, "a server needs a name, got {'beta': 0.5}; choose one of mean, momentum, adam"),
+        ({"beta": 0.5}, "a server needs a name, got {'beta': 0.5}; choose one of adam, mean, momentum"),
         ({"name": "momentum", "beta": 1}, "beta 1 of the server momentum is outside [0, 1); try 0.5"),
         ({"name": "momentum", "beta": True}, "beta True of the server momentum is outside [0, 1)"),
         ({"name": "momentum", "lr": 1}, "unknown setting of server momentum 'lr'"),

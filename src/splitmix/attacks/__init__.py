@@ -7,7 +7,7 @@ from typing import Any
 
 from splitmix.attacks.autoattack import AutoAttack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.errors import UserError, shown, unknown
+from splitmix.core.errors import UserError, by_name, shown, unknown
 from splitmix.core.objective import Attack
 from splitmix.core.width import parse_number
 
@@ -23,12 +23,7 @@ def find_attack(value: str | Mapping[str, Any]) -> Attack:
     >>> print(find_attack({"name": "pgd20", "eps": "4/255"}).name)
     L-inf PGD, eps 4/255, 20 steps of 2/255, random start, 5 restarts
     """
-    options = {"name": value} if isinstance(value, str) else dict(value)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(f"an attack needs a name, got {value!r}; choose one of {', '.join(sorted(ATTACKS))}")
-    if name not in ATTACKS:
-        raise unknown("attack", name, ATTACKS)
+    name, options = by_name("attack", value, ATTACKS)
     for key in options:
         if key not in (known := signature(ATTACKS[name]).parameters):
             raise unknown(f"setting of attack {name}", key, known)

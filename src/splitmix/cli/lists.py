@@ -1,7 +1,8 @@
 """Commands that show what can be named (tasks, methods, nets, budgets and settings), and what a net costs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ def tasks(*, as_json: Json = False) -> None:
 
 
 def methods(*, as_json: Json = False) -> None:
-    """List the methods.
+    """List the methods and their own settings, for -o 'method={name="splitmix", draws="anchored"}'.
 
     Example: splitmix methods
     """
-    rows = [{"method": name, "about": first_line(make)} for name, make in METHODS.items()]
-    show_rows("Methods", text_columns("method", "about"), rows, as_json)
+    rows = [
+        {"method": name, "settings": own_settings(make), "about": first_line(make)} for name, make in METHODS.items()
+    ]
+    show_rows("Methods", text_columns("method", "settings", "about"), rows, as_json)
 
 
 def nets(*, as_json: Json = False) -> None:
@@ -102,6 +105,12 @@ def settings(*, as_json: Json = False) -> None:
 def text_columns(*keys: str) -> list[Column]:
     """Columns of words."""
     return [Column(key, key, number=False) for key in keys]
+
+
+def own_settings(make: Callable[..., object]) -> str:
+    """What a method takes besides its setting, with the defaults."""
+    taken = [taken for taken in signature(make).parameters.values() if taken.kind is Parameter.KEYWORD_ONLY]
+    return ", ".join(f"{one.name}={one.default}" for one in taken)
 
 
 def first_line(thing: object) -> str:

@@ -1,7 +1,8 @@
 """Mistakes a user can mend: each is one sentence that says what was given, what is allowed and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 
 class UserError(ValueError):
@@ -18,6 +19,22 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
     near = get_close_matches(given[:60], names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
     return UserError(f"unknown {kind} {shown(given)}; {hint}Known: {', '.join(names)}")
+
+
+def by_name(kind: str, value: str | Mapping[str, Any], known: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """The name of one in a table, and its own settings, of what was given as `name` or as {name=..., settings}.
+
+    >>> by_name("server", {"name": "momentum", "beta": 0.5}, ["mean", "momentum"])
+    ('momentum', {'beta': 0.5})
+    """
+    options: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
+    name, names = options.pop("name", None), sorted(known)
+    if not isinstance(name, str):
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise UserError(f"{article} {kind} needs a name, got {value!r}; choose one of {', '.join(names)}")
+    if name not in names:
+        raise unknown(kind, name, names)
+    return name, options
 
 
 def printable(text: str) -> str:

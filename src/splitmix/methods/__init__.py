@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import UserError, by_name
 from splitmix.core.method import Method
 from splitmix.core.types import Setting
 from splitmix.methods.bases import FedEnsemble, SplitMix
@@ -12,12 +12,7 @@ from splitmix.methods.nested import FedAvg, FedRolex, FjORD, HeteroFL, SHeteroFL
 
 def find_method(value: str | Mapping[str, Any], setting: Setting) -> Method:
     """A method by its name, or by {name=..., its own settings}."""
-    options = {"name": value} if isinstance(value, str) else dict(value)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(f"a method needs a name, got {value!r}; choose one of {', '.join(sorted(METHODS))}")
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
+    name, options = by_name("method", value, METHODS)
     try:
         method = METHODS[name](setting, **options)
     except TypeError as error:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import UserError, by_name, unknown
 from splitmix.core.method import Server
 from splitmix.core.width import is_number
 
@@ -81,13 +81,7 @@ def find_optimizer(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _chosen(kind: str, value: str | Mapping[str, Any], table: Mapping[str, Callable[..., T]]) -> T:
     """What a table makes of a name and its settings, if it knows them."""
-    options: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        article = "an" if kind[0] in "aeiou" else "a"
-        raise UserError(f"{article} {kind} needs a name, got {value!r}; choose one of {', '.join(table)}")
-    if name not in table:
-        raise unknown(kind, name, table)
+    name, options = by_name(kind, value, table)
     own = list(signature(table[name]).parameters)
     for key in options:
         if key not in own:

@@ -7,7 +7,7 @@ from typing import Any
 
 from splitmix.attacks import find_attack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import UserError, by_name, unknown
 from splitmix.core.objective import Objective
 from splitmix.objectives.adversarial import Adversarial, OnceForAll
 from splitmix.objectives.losses import Masked, Plain
@@ -19,12 +19,7 @@ def find_objective(value: str | Mapping[str, Any]) -> Objective:
     >>> find_objective({"name": "adversarial", "weight": 0.3, "eps": "4/255", "steps": 3}).attack.name
     'L-inf PGD, eps 4/255, 3 steps of 2/255, random start, 1 restart'
     """
-    options: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(f"an objective needs a name, got {value!r}; choose one of {', '.join(sorted(OBJECTIVES))}")
-    if name not in OBJECTIVES:
-        raise unknown("objective", name, OBJECTIVES)
+    name, options = by_name("objective", value, OBJECTIVES)
     own = list(signature(OBJECTIVES[name]).parameters)
     of_attack = [field.name for field in fields(PGD)] if "attack" in own else []
     for key in options:

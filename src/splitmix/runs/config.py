@@ -30,7 +30,9 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
     task: str = Field("mini", description="a task's name, or a folder of .npz files")
-    method: str | dict[str, Any] = Field("splitmix", description="a method's name, or {name=..., its own settings}")
+    method: str | dict[str, Any] = Field(
+        "splitmix", description="a method's name, or {name=..., its own settings}: see splitmix methods"
+    )
     net: str | None = Field(None, description="a net's name or 'module:function'; default: the task's own")
     rounds: int = Field(30, ge=1, description="federated rounds")
     lr: float = Field(0.1, gt=0, description="learning rate of the first round")
