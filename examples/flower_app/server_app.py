@@ -6,8 +6,9 @@ from flwr.serverapp import Grid, ServerApp
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import score
 from splitmix.core.types import Question
+from splitmix.core.width import parse_width
 from splitmix.flower.fleet import Fleet
-from splitmix.flower.server import client_count, remote_engine, remote_setup
+from splitmix.flower.server import STRANGERS, client_count, remote_engine, remote_setup
 from splitmix.flower.wire import Agreement
 from splitmix.runs.config import make_config
 
@@ -17,10 +18,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     # any setting of `splitmix settings`; updates of strangers that go too far are shortened
-    config = make_config({"clip": 5.0, **context.run_config, "norm": "tracked"})
+    config = make_config({**STRANGERS, **context.run_config, "norm": "tracked"})
 
     # who is there: each node is asked for its client number, budget, and how many images it has
-    fleet = Fleet(grid, Agreement(config).text(), client_count(config))
+    fleet = Fleet(grid, Agreement(config).text(), client_count(config), parse_width(config.atom))
     fleet.gather(wait=120)
 
     # net, method, budgets, learning rates: all that follows from the settings

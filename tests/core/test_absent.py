@@ -117,10 +117,11 @@ def test_without_any_client_a_round_is_given_up():
         federate(METHOD, engine, Net(Tiny), toy_weights(), toy_federation())
 
 
-def test_who_registers_too_many_samples_is_not_asked():
-    _, (report,), _ = faulty_run({}, rounds=1, max_samples=13)  # client 2 has sixteen
-    assert report.seen.cohort == (0, 1, 3)
-    assert report.seen.missing == [Missing(2, "not asked: too many samples")]
+@pytest.mark.parametrize(("most", "not_asked"), [(13, [2]), ("1x", [0, 2]), ("2x", [])])  # of 13, 9, 16 and 8 samples
+def test_who_registers_too_many_samples_is_not_asked(most, not_asked):
+    _, (report,), _ = faulty_run({}, rounds=1, max_samples=most)
+    assert report.seen.cohort == tuple(client for client in range(4) if client not in not_asked)
+    assert report.seen.missing == [Missing(client, "not asked: too many samples") for client in not_asked]
 
 
 def test_all_that_travelled_is_counted_also_in_vain():
@@ -174,7 +175,7 @@ def test_a_row_tells_who_took_part_and_can_be_stored():
     assert rows[0]["missing"] == [{"client": 2, "reason": "late"}]
     assert [len(tried["missing"]) for tried in rows[1]["repeated"]] == [3]
     assert rows[1]["rejected"][0]["kind"] == "finite"
-    assert set(rows[0]["usual"]) == {"parameters", "steps"}
+    assert set(rows[0]["usual"]) == {*toy_weights(), "steps"}
     assert "weights" not in rows[0]
 
 

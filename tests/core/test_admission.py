@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from helpers.answers import FC, NET, TRACKED, WEIGHTS, Tampered, answer, edited, filled, job, through
-from helpers.toys import ATOM, LAYOUT, bases, to_bytes, toy_simulator
+from helpers.toys import ATOM, LAYOUT, ToyClients, bases, to_bytes, toy_simulator
 from splitmix.core.admission import Rejected, valid_moments, valid_tally
 from splitmix.core.parts import merge
-from splitmix.core.score import Question, calibrate, score
+from splitmix.core.rounds import Federation
+from splitmix.core.score import Question, calibrate, mean_accuracy, middle_accuracy, score
 from splitmix.core.types import Calibrate, Missing, Score, Tally, Update
 from splitmix.core.width import Width
 
@@ -66,7 +67,7 @@ def test_an_update_with_a_fault_is_dropped_alone(what):
 
 def test_an_honest_update_passes_as_it_is():
     honest = answer(job())
-    (passed,), admission = through([honest], [job()], clip=5.0)
+    (passed,), admission = through([honest], [job()], clip=5.0, usual=dict.fromkeys(WEIGHTS, 0.01) | {"steps": 3.0})
     assert passed == honest
     assert all(passed.weights[name] is value for name, value in honest.weights.items())
     assert admission.seen.clipped == []
@@ -170,6 +171,42 @@ def test_scores_and_calibration_do_without_those_who_fail():
     assert to_bytes(found) == to_bytes(fewer)
     (scored,) = score(engine, WEIGHTS, {ATOM: bases(0)}, dict.fromkeys(clients, "all"), Question())
     assert len(scored.clients) == 2
+
+
+def test_norm_statistics_that_are_far_off_are_brought_back_to_what_is_usual():
+    crowd = ToyClients((24, 20, 28, 16, 24, 32, 20, 24, 20, 28), (ATOM,) * 10)
+
+    def enlarged(asked, got):
+        return replace(got, weights={n: 100 * v for n, v in got.weights.items()}) if asked.client in (3, 7) else got
+
+    engine, clients = toy_simulator(crowd), range(10)
+    honest, free, bound = (
+        calibrate(used, NET, LAYOUT, WEIGHTS, clients, 8, how=Federation(1, clip=clip))
+        for used, clip in ((engine, 0.0), (Tampered(enlarged, engine), 0.0), (Tampered(enlarged, engine), 2.0))
+    )
+    for name, value in honest.items():
+        spread = value.abs().mean()
+        assert (free[name] - value).abs().mean() > 0.9 * spread
+        assert (bound[name] - value).abs().mean() < 0.2 * spread
+
+
+def test_who_registered_too_many_samples_takes_no_part_in_calibration():
+    boasts = toy_simulator(ToyClients((13, 9, 16, 1000)))
+    found = calibrate(boasts, NET, LAYOUT, WEIGHTS, range(4), 8, how=Federation(1, max_samples="10x"))
+    assert to_bytes(found) == to_bytes(calibrate(toy_simulator(), NET, LAYOUT, WEIGHTS, range(3), 8))
+
+
+def test_a_variance_without_its_mean_is_no_statistic():
+    asked, like = Calibrate(0, bases(0, 1, 2, 3)), {name: TRACKED[name] for name in NET.statistic_names(ATOM)}
+    assert not valid_moments(asked, edited(moments(), **{"norm1.clean.running_mean": None}), like, 10)
+
+
+@pytest.mark.parametrize(("liars", "far_off"), [(0, 0.02), (2, 0.1)])
+def test_a_fifth_of_the_clients_hardly_moves_what_rounds_and_bases_are_chosen_by(liars, far_off):
+    honest = [0.5 + 0.01 * client for client in range(10)]
+    told = [1.0] * liars + honest[liars:]
+    assert middle_accuracy(told) == pytest.approx(mean_accuracy(honest), abs=far_off)
+    assert mean_accuracy([1.0] * 2 + honest[2:]) > mean_accuracy(honest) + 0.09
 
 
 def test_calibration_is_the_mean_by_samples():

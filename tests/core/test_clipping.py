@@ -10,12 +10,14 @@ from helpers.toys import LAYOUT, bases, to_bytes
 from splitmix.core.admission import Admission, root_mean_square
 from splitmix.core.parts import cut
 
-USUAL = {"parameters": 0.1, "steps": 3.0}  # ten samples in batches of four
+USUAL = dict.fromkeys(TRACKED, 0.1) | {"steps": 3.0}  # ten samples in batches of four
 
 
 def far(update, weights=WEIGHTS):
+    """How far each base moved, in the entry that moved furthest."""
     old = cut(NET, LAYOUT, weights, update.parts)
-    return root_mean_square({name: value - old[name] for name, value in update.weights.items()}).tolist()
+    moved = [root_mean_square(value - old[name]) for name, value in update.weights.items()]
+    return torch.stack(moved).amax(0).tolist()
 
 
 def test_an_update_that_goes_too_far_is_brought_back_to_what_is_usual():
@@ -55,19 +57,36 @@ def test_without_a_bound_nothing_is_too_far():
     assert admission.seen.clipped == []
 
 
-def test_in_the_first_round_a_base_that_goes_too_far_moves_by_its_own_size():
-    size = root_mean_square(cut(NET, LAYOUT, WEIGHTS, bases(1, 2)))
-    (passed,), _ = through([answer(job(), by=1e4)], [job()], clip=5.0)
-    assert far(passed) == pytest.approx(size.tolist(), rel=1e-3)
+@pytest.mark.parametrize("by", [1e4, -1.0])
+def test_in_the_first_round_no_entry_moves_by_more_than_half_of_its_size(by):
+    old = cut(NET, LAYOUT, TRACKED, bases(1, 2))
+    wiped = {name: (1 + by) * value for name, value in old.items()}  # -1: to nothing
+    sent = replace(answer(job(), weights=TRACKED), weights=wiped)
+    (passed,), _ = through([sent], [job()], weights=TRACKED, clip=5.0)
+    for name, value in passed.weights.items():
+        assert torch.allclose(root_mean_square(value - old[name]), root_mean_square(old[name]) / 2)
 
 
-def test_statistics_have_a_bound_of_their_own():
-    usual = USUAL | {"statistics": 1.0}
+def test_in_the_first_round_what_is_zero_moves_by_half_the_size_of_its_kind():
+    (passed,), _ = through([answer(job(), by=50.0, weights=TRACKED)], [job()], weights=TRACKED, clip=5.0)
+    shift = passed.weights["norm1.clean.running_mean"]  # which were 0, and variances 1
+    assert shift.abs().max() <= 0.5
+
+
+def test_each_entry_has_its_own_bound():
+    usual = USUAL | {"norm1.clean.running_mean": 1.0}
     (passed,), _ = through([answer(job(), by=3.0, weights=TRACKED)], [job()], weights=TRACKED, clip=5.0, usual=usual)
     old = cut(NET, LAYOUT, TRACKED, passed.parts)
     moved = {name: float((value - old[name]).mean()) for name, value in passed.weights.items()}
     assert moved["norm1.clean.running_mean"] == pytest.approx(3.0)
     assert moved["fc1.weight"] == pytest.approx(0.1, rel=1e-3)
+
+
+def test_an_entry_may_always_move_by_a_trace_of_its_size():
+    usual = dict.fromkeys(WEIGHTS, 1e-12) | {"steps": 3.0}
+    old = cut(NET, LAYOUT, WEIGHTS, bases(1, 2))
+    sent = replace(answer(job()), weights={name: 1.0001 * value for name, value in old.items()})
+    assert through([sent], [job()], clip=5.0, usual=usual)[1].seen.clipped == []
 
 
 def test_more_steps_may_go_further():
@@ -88,13 +107,14 @@ def test_usual_is_the_median_of_the_clients_with_a_vote_each():
     jobs = [job(0), job(1, 0), job(2), job(3, 0, 1, 2, 3)]
     distances = [0.1, 0.2, 0.3, 0.4]
     _, admission = through([answer(j, by=d) for j, d in zip(jobs, distances, strict=True)], jobs)
-    assert admission.usual_next() == pytest.approx({"parameters": 0.2, "steps": 3.0}, rel=1e-4)  # the lower of the two
+    found = admission.usual_next()
+    assert found == pytest.approx(dict.fromkeys(WEIGHTS, 0.2) | {"steps": 3.0}, rel=1e-4)  # the lower of the two
 
 
 def test_what_is_usual_grows_no_faster_than_the_bound():
     jobs = [job(client) for client in range(5)]
     _, admission = through([answer(j, by=1e3) for j in jobs], jobs, clip=5.0, usual=USUAL)
-    assert admission.usual_next()["parameters"] == pytest.approx(0.5, rel=1e-4)
+    assert admission.usual_next()["fc1.weight"] == pytest.approx(0.5, rel=1e-4)
 
 
 def test_two_clients_do_not_say_what_is_usual():
@@ -106,9 +126,9 @@ def test_two_clients_do_not_say_what_is_usual():
 def test_a_round_in_which_nothing_moved_sets_no_bound():
     jobs = [job(client) for client in range(3)]
     _, admission = through([answer(j, by=0.0) for j in jobs], jobs, clip=5.0)
-    (passed,), later = through([answer(job(), by=0.1)], [job()], clip=5.0, usual=admission.usual_next())
-    assert later.seen.clipped == []
-    assert far(passed)[0] == pytest.approx(0.1, rel=1e-3)
+    old = cut(NET, LAYOUT, WEIGHTS, bases(1, 2))
+    sent = replace(answer(job()), weights={name: 1.1 * value for name, value in old.items()})
+    assert through([sent], [job()], clip=5.0, usual=admission.usual_next())[1].seen.clipped == []
 
 
 def test_the_bound_is_the_same_however_the_tensors_lie_in_memory():

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from helpers.toys import ATOM, FULL, HALF, LAYOUT, Slim, Tiny, bases, plain_build, to_bytes, toy_weights
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, cut, merge
+from splitmix.core.parts import covering, cut, merge, merge_middle
 from splitmix.core.types import Layout, Part, Update
 
 SLIM, ONE = Net(Slim), Layout(1, FULL)
@@ -192,3 +192,43 @@ def test_updates_are_taken_one_by_one_and_let_go():
 
     merge(SLIM, ONE, counted(), arriving())
     assert max(alive) == 1
+
+
+# --- the middle of many updates ----------------------------------------------------------------------------------
+
+
+def votes(*values):
+    """Updates of one base, each of whose numbers is the same."""
+    return [update([Part(0, FULL)], filled(FULL, value), samples=3 + i) for i, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("share", "values", "found"),
+    [
+        (0.5, (1, 9, 2, -70, 3), 2.0),
+        (0.5, (1, 9, 2, -70, 3, 4), 2.5),
+        (0.2, (1, 9, 2, -70, 3), 2.0),
+        (0.2, (1, 9, 2, -70), -14.5),  # of so few, all count
+        (0.5, (1, 9, 2, -70), -14.5),
+    ],
+)
+def test_what_few_send_is_left_out_where_five_have_a_vote(share, values, found):
+    merged = merge_middle(SLIM, ONE, counted(), votes(*values), share)
+    assert all((value == found).all() for value in merged.values())
+
+
+@given(seeds)
+@settings(max_examples=10, deadline=None)
+def test_the_middle_does_not_depend_on_the_order_and_merging_what_was_cut_changes_nothing(seed):
+    net, weights, came = Net(Tiny), toy_weights(seed=seed), random_updates(seed, count=12)
+    forwards, backwards = (merge_middle(net, LAYOUT, weights, some, 0.2) for some in (came, came[::-1]))
+    for name, value in forwards.items():
+        assert_close(value, backwards[name])
+    same = [update(bases(0, 1, 2, 3), cut(net, LAYOUT, weights, bases(0, 1, 2, 3))) for _ in range(6)]
+    assert to_bytes(merge_middle(net, LAYOUT, weights, same, 0.5)) == to_bytes(weights)
+
+
+def test_where_parts_overlap_each_number_has_the_votes_of_those_who_trained_it():
+    narrow = [update([Part(0, HALF)], filled(HALF, value)) for value in (5, 6, 7)]
+    merged = merge_middle(SLIM, ONE, counted(), [*votes(1, 2, 90), *narrow], 0.5)["conv.weight"].flatten()
+    assert merged.tolist() == [5.5, 5.5, 31.0, 31.0]  # the median of six, and the mean of three

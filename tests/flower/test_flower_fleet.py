@@ -15,9 +15,10 @@ from helpers.toys import METHOD, PLAN, bases, to_bytes, toy_federation, toy_run,
 from splitmix.core.admission import Rejected
 from splitmix.core.errors import UserError
 from splitmix.core.rounds import federate
-from splitmix.core.types import Missing, Profile, Train, Update
+from splitmix.core.types import Missing, Profile, Question, Score, Tally, Train, Update
 from splitmix.core.width import Width
 from splitmix.flower.server import ROSTER, read_roster, roster_text
+from splitmix.flower.wire import pack_answer
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -101,6 +102,21 @@ def test_a_second_reply_is_ignored_and_one_that_cannot_be_read_is_refused():
     grid.pull_messages = lambda keys: [reply for reply in pull(keys) for _ in range(2)]
     grid.tamper = lambda node, reply: Message(RecordDict(), reply_to=message_of(reply)) if node == 100 else reply
     assert [type(answer) for answer in answers_of(fleet)] == [Rejected, Update, Update, Update]
+
+
+@pytest.mark.parametrize(("registered", "counted", "good"), [(16, 16, True), (16, 17, False), (10**8, 10**8, False)])
+def test_a_tally_is_of_no_more_images_than_a_client_registered_and_others_have(registered, counted, good):
+    fleet, grid, _ = toy_fleet()
+    grid.nodes[102]["says"] = {"test": registered}
+    fleet.gather(0)
+    asked = Score(2, (bases(0),), Question())
+
+    def boast(node, reply):
+        return Message(pack_answer(asked, Tally(2, (counted,), counted)), reply_to=message_of(reply))
+
+    grid.tamper = boast
+    (answer,) = toy_engine(fleet).run(toy_weights(tracked=True), [asked])
+    assert type(answer) is (Tally if good else Rejected)
 
 
 def test_a_client_may_come_back_as_another_node():

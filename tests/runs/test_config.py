@@ -49,7 +49,8 @@ OTHER = {  # a value for each key that differs from its default
     "repeats": 0,
     "min_updates": 2,
     "clip": 5.0,
-    "max_samples": 999,
+    "aggregate": "trimmed",
+    "max_samples": "3x",
     "clients": 4,
     "partition": {"name": "classes", "k": 3},
     "val_ratio": 0.5,
@@ -91,7 +92,7 @@ NEAR = {  # what is written, and what was meant
     **{"task": ("minni", "mini"), "net": ("digt", "digit"), "objective": ("maskd", "masked")},
     **{"norm": ("bach", "batch"), "order": ("greddy", "greedy"), "schedule": ("cosin", "cosine")},
     **{"method": ({"name": "fedavgg"}, "fedavg"), "budgets": ({"name": "lognorml"}, "lognormal")},
-    "partition": ({"name": "classes", "kk": 3}, "k"),
+    **{"partition": ({"name": "classes", "kk": 3}, "k"), "aggregate": ("medain", "median")},
 }
 
 
@@ -110,6 +111,7 @@ BAD = {
     **{"batch": [1], "momentum": [1], "cohort": [0], "clients": [0], "val_ratio": [1], "eval_every": [0]},
     **{"checkpoint_every": [0], "milestones": [5], "budgets": ["2", []], "method": [5, {"count": 3}]},
     **{"net": ["no_such_module:build"], "task": ["no/such/folder"]},
+    **{"max_samples": [0, -1, "x", "0x", "1e9x", "2.5x", "1" * 5000]},
 }
 
 

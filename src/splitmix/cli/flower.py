@@ -27,7 +27,6 @@ STATE = Path(".flower")
 BUDGETS = "1/8 1/4 1/2 1"
 ENGINES = ("simulator", "flower", "ray")
 MISTAKE = "splitmix: "  # how the server begins a line that tells the user's mistake
-STRANGERS = 5.0  # `clip` unless the user sets it: nodes may be anybody's
 State = Annotated[Path, Parameter(name="--state")]
 
 
@@ -236,7 +235,7 @@ def train_remotely(
     if not 0 < where.deadline < float("inf"):
         raise UserError(f"--deadline {where.deadline:g} is no time to answer in; give seconds above 0")
     need_flower()
-    from splitmix.flower.server import Order, client_count
+    from splitmix.flower.server import STRANGERS, Order, client_count
     from splitmix.flower.simulation import train_on_ray
     from splitmix.flower.site import read_site
     from splitmix.runs.config import make_config
@@ -251,7 +250,7 @@ def train_remotely(
     if site.nodes:  # we know them
         budgets = [node.config["budget"] for node in site.nodes]
         given = {"clients": site.clients, "budgets": {"name": "each", "widths": budgets}, **given}
-    config = make_config({"clip": STRANGERS, **given})
+    config = make_config({**STRANGERS, **given})
     client_count(config)
     folder = out or default_folder(config)
     submit(site, Order(config, folder.resolve(), resume, command, where.deadline))

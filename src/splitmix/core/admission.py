@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -15,13 +16,16 @@ from torch import Tensor
 
 from splitmix.core.batches import step_count
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, cut
+from splitmix.core.parts import covering, cut, middle
 from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, plain_name
 from splitmix.core.width import Width
 
-Usual = Mapping[str, float]  # how far clients usually move a number in a round, by kind, and in how many steps
+Usual = Mapping[str, float]  # how far clients usually move a number in a round, by entry, and in how many steps
 Fault = tuple[str, str]  # a kind, in a word, and a sentence
 VOTES = 3  # the least number of clients whose median says what is usual
+HIGHEST = 1e9  # loss that counts: sums of such are finite
+LITTLE = 1e-4  # of its size an entry may always move: what norms make of a bias before them is noise
+FIRST = 0.5  # of its size an entry may move while nothing is usual: nobody can wipe it out
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,9 @@ class Attendance:
 class Admission:
     """Checks the answers of one round, one at a time, and notes who came.
 
-    Who moves a base more than `clip` times as far as usual is brought back to what is usual: the median, over the
-    clients of the round before, of how far a number moved (root mean square), parameters and norm statistics apart;
-    up to `clip` times more for a client that takes more steps. While nothing is usual yet, the size of the base itself.
+    Who moves an entry of a base more than `clip` times as far as usual is brought back to what is usual: the median,
+    over the clients of the round before, of how far a number of this entry moved (root mean square); up to `clip` times
+    more for a client that takes more steps. While nothing is usual yet, an entry may move by half of its size.
     """
 
     net: Net
@@ -102,8 +106,8 @@ class Admission:
 
     def usual_next(self) -> Usual:
         """What is usual after this round; a round of too few clients changes nothing."""
-        medians = {kind: sorted(votes)[(len(votes) - 1) // 2] for kind, votes in self.votes.items()}
-        return {**self.usual, **{kind: far for kind, far in medians.items() if len(self.votes[kind]) >= VOTES}}
+        heard = {name: median_low(votes) for name, votes in self.votes.items() if len(votes) >= VOTES}
+        return {**self.usual, **heard}
 
     def _checked(self, job: Train, update: Update) -> Update | Fault:
         """The update, if its tensors are what the job asked for, with no base further from the old than it may be."""
@@ -115,37 +119,54 @@ class Admission:
         if fault:
             return fault
         weights, votes = dict(update.weights), {"steps": float(steps)}
-        for kind, names in self._kinds(parts[0].width, old).items():
-            change = {name: weights[name] - old[name] for name in names}
-            far, usual = root_mean_square(change), self._usual(kind, {name: old[name] for name in names}, steps)
+        sizes = self._sizes(parts[0].width, old)
+        for name, was in old.items():
+            change = weights[name] - was
+            far, (usual, bound) = root_mean_square(change), self._bound(name, sizes[name], steps)
             if not far.isfinite().all():
                 return not_finite(update.weights) or ("size", "its change is too large to be measured")
-            bound = usual * (self.clip or math.inf)
-            votes[kind] = float(torch.minimum(far, bound).square().mean().sqrt())
+            votes[name] = float(torch.minimum(far, bound).square().mean().sqrt())
             keep = torch.where(far > bound, usual / far, 1.0)
             if (keep < 1).any():
-                weights |= {name: _shrunk(weights[name], old[name], change[name], keep) for name in names}
-        for kind, vote in votes.items():
-            self.votes.setdefault(kind, []).append(vote)
+                weights[name] = _shrunk(weights[name], was, change, keep)
+        for name, vote in votes.items():
+            self.votes.setdefault(name, []).append(vote)
         if any(weights[name] is not value for name, value in update.weights.items()):
             self.seen.clipped.append(job.client)
         return replace(update, weights=weights)
 
-    def _kinds(self, width: Width, entries: Weights) -> dict[str, list[str]]:
-        statistics = self.net.statistic_names(width)
-        kinds: dict[str, list[str]] = {}
-        for name in entries:
-            kinds.setdefault("statistics" if plain_name(name) in statistics else "parameters", []).append(name)
-        return kinds
+    def _bound(self, name: str, size: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """How far a number of an entry usually moves in so many steps, and how far it may move."""
+        usual = self.usual.get(name, 0.0)
+        if usual <= 0:
+            far = torch.where(size > 0, FIRST * size, math.inf)  # of a base that is all zeros, nothing is known
+            return far, far if self.clip else torch.full_like(far, math.inf)
+        more = min(max(1.0, steps / self.usual["steps"]), max(1.0, self.clip))  # the client itself says how many
+        allowed = (LITTLE * size).clamp(min=usual * more)
+        return allowed, allowed * (self.clip or math.inf)
 
-    def _usual(self, kind: str, old: Weights, steps: int) -> Tensor:
-        """How far a number of each base usually moves in so many steps."""
-        usual = self.usual.get(kind, 0.0)
-        if usual > 0:
-            more = min(max(1.0, steps / self.usual["steps"]), max(1.0, self.clip))  # the client itself says how many
-            return torch.tensor(usual * more, dtype=torch.float64)
-        size = root_mean_square(old)
-        return torch.where(size > 0, size, math.inf)  # of a base that is all zeros, nothing is known
+    def _sizes(self, width: Width, entries: Weights) -> dict[str, Tensor]:
+        """The size of a number of each entry, in each base; of one that is all zeros, that of all of its kind."""
+        statistics = self.net.statistic_names(width)
+        sizes = {name: root_mean_square(value) for name, value in entries.items()}
+        for kind in (True, False):
+            alike = [name for name in entries if (plain_name(name) in statistics) is kind]
+            if alike:
+                usual = torch.stack([sizes[name].square() for name in alike]).mean(0).sqrt()
+                sizes |= {name: torch.where(sizes[name] > 0, sizes[name], usual) for name in alike}
+        return sizes
+
+
+def plausible(profiles: Sequence[Profile], limit: int | str | None) -> tuple[list[Profile], list[Missing]]:
+    """The clients that may be asked, and those that registered too many samples to be believed."""
+    if limit is None or not profiles:
+        return list(profiles), []
+    usual = median_low(profile.samples for profile in profiles)
+    most = limit if isinstance(limit, int) else int(limit.removesuffix("x")) * usual
+    return (
+        [profile for profile in profiles if profile.samples <= most],
+        [Missing(profile.client, "not asked: too many samples") for profile in profiles if profile.samples > most],
+    )
 
 
 def mismatch(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
@@ -165,8 +186,8 @@ def mismatch(job: Train | Calibrate, answer: Any, samples: int) -> Fault | None:
     if type(answer.samples) is not int or not 0 < answer.samples <= samples:
         return "samples", f"it claims {_short(answer.samples)} samples, but {samples} are registered"
     loss = answer.metrics.get("loss") if isinstance(job, Train) else 0.0
-    if not isinstance(loss, float | int) or not math.isfinite(loss):
-        return "loss", f"its loss is {_short(loss)}, which is no number"
+    if not isinstance(loss, float | int) or not abs(loss) < HIGHEST:
+        return "loss", f"its loss is {_short(loss)}, which is no number below {HIGHEST:g}"
     return None
 
 
@@ -199,7 +220,27 @@ def valid_moments(job: Calibrate, answer: Any, like: Weights, samples: int) -> b
     if mismatch(job, answer, samples) or not isinstance(answer.weights, dict):
         return False
     known = {name: value for name, value in like.items() if name in answer.weights}
-    return not (malformed(answer.weights, known) or not_finite(answer.weights))
+    if malformed(answer.weights, known) or not_finite(answer.weights):
+        return False
+    return all(name.replace("running_var", "running_mean") in known for name in known)
+
+
+def bounded_statistics(found: Sequence[Weights], clip: float) -> list[Weights]:
+    """Norm statistics of several clients, none of which is far off for an entry of a base.
+
+    Who is more than `clip` times as far from the median of all as is usual is brought back to what is usual.
+    """
+    bounded: list[Weights] = [{} for _ in found]
+    for name in {name: None for one in found for name in one}:
+        told = [i for i, one in enumerate(found) if name in one]
+        values = torch.stack([found[i][name] for i in told])
+        centre = middle(values, 0.5)
+        far = torch.stack([root_mean_square(value - centre) for value in values])
+        usual = middle(far, 0.5)
+        keep = torch.where(far > clip * usual, usual / far, 1.0)
+        for i, value, share in zip(told, values, keep, strict=True):
+            bounded[i][name] = _shrunk(value, centre, value - centre, share)
+    return bounded
 
 
 def valid_tally(job: Score, answer: Any) -> bool:
@@ -213,11 +254,11 @@ def valid_tally(job: Score, answer: Any) -> bool:
     )
 
 
-def root_mean_square(entries: Weights) -> Tensor:
+def root_mean_square(entry: Tensor) -> Tensor:
     """Of all numbers of each base."""
-    rows = [value.reshape(len(value), -1) for value in entries.values()]  # in one order, however they lie in memory
-    squares = torch.stack([torch.linalg.vector_norm(row, dim=1).double().square() for row in rows]).sum(0)
-    return (squares / sum(row.shape[1] for row in rows)).sqrt()
+    rows = entry.reshape(len(entry), -1)  # in one order, however they lie in memory
+    squares: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square()
+    return (squares / rows.shape[1]).sqrt()
 
 
 def size_of(weights: Any) -> int:

@@ -1,6 +1,8 @@
 """Cutting parts out of the server's weights and merging them back."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import nan
 from typing import Any
 
 import torch
@@ -13,6 +15,8 @@ from splitmix.core.width import Width
 
 Axes = tuple[slice | Tensor, ...]  # for each axis of an entry, the rows that belong to a part
 Came = tuple[Part, frozenset[str]]  # a part that was trained, and the entries that came of it
+AGGREGATES = {"mean": 0.0, "trimmed": 0.2, "median": 0.5}  # which share of the values is left out, at either end
+LEAST = 5  # values of which some may be left out
 
 
 def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -113,6 +117,46 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
     return _overlaid(net, layout, weights, means, samples)
 
 
+def merge_middle(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update], share: float) -> Weights:
+    """The trimmed mean or median of every number that `LEAST` clients trained, with a vote each; of others the mean.
+
+    What a few clients send in harm is left out. All updates of the round are in memory at once: the cohort's uploads.
+    """
+    held = [replace(update, samples=1, weight=1) for update in updates]
+    merged = merge(net, layout, weights, held)
+    pieces: dict[tuple[str, int], list[tuple[Any, Tensor]]] = {}
+    for update in held:
+        for row, part in enumerate(covering(update.parts)):
+            places = windows_of(net, layout.width, part)
+            for name, value in update.weights.items():
+                kept, where = _home(merged, part, name, value[row], places)
+                pieces.setdefault((kept, part.base), []).append((where, value[row]))
+    for (kept, base), came in pieces.items():
+        target = merged[kept][base]
+        votes = target.new_full((len(came), *target.shape), nan)
+        for vote, (where, value) in zip(votes, came, strict=True):
+            vote[where] = value
+        enough = votes.isfinite().sum(0) >= LEAST
+        target[enough] = middle(votes[:, enough], share)
+    return merged
+
+
+def middle(votes: Tensor, share: float) -> Tensor:
+    """The mean over the first axis without the share of the smallest and of the largest; .5 is the median.
+
+    NaN is no vote.
+
+    >>> votes = torch.tensor([9.0, 1.0, 3.0, 2.0, -70.0, nan])
+    >>> middle(votes, 0.2), middle(votes, 0.5)
+    (tensor(2.), tensor(2.))
+    """
+    ranked, count = votes.sort(0).values, votes.isfinite().sum(0)
+    left_out = torch.minimum((count * share).int(), (count - 1) // 2)
+    rank = torch.arange(len(votes)).view(-1, *[1] * (votes.dim() - 1))
+    kept = (rank >= left_out) & (rank < count - left_out)
+    return torch.where(kept, ranked, 0).sum(0) / kept.sum(0)
+
+
 def _overlaid(
     net: Net, layout: Layout, weights: Weights, means: dict[Came, Weights], samples: dict[Came, int]
 ) -> Weights:
@@ -123,10 +167,8 @@ def _overlaid(
     for (part, came), mean in means.items():
         places = windows_of(net, layout.width, part)
         for name, value in mean.items():
-            own = at_width(part.width, name)  # where the weights keep statistics of the part's width, if they do
-            kept = own if own in merged else name
+            kept, where = _home(merged, part, name, value, places)
             target = merged[kept][part.base]
-            where = ... if target.shape == value.shape else _outer(places[plain_name(name)])
             if bases.count(part.base) == 1:
                 target[where] = value
                 continue
@@ -134,6 +176,13 @@ def _overlaid(
             count[where] += samples[part, came]
             target[where] = torch.lerp(target[where], value, samples[part, came] / count[where])
     return merged
+
+
+def _home(weights: Weights, part: Part, name: str, value: Tensor, places: Mapping[str, Axes]) -> tuple[str, Any]:
+    """Under which name the weights keep an entry of a part, and where in it."""
+    own = at_width(part.width, name)  # statistics of the part's width, if they are kept
+    kept = own if own in weights else name
+    return kept, ... if weights[kept].shape[1:] == value.shape else _outer(places[plain_name(name)])
 
 
 def windows_of(net: Net, full: Width, part: Part) -> Mapping[str, Axes]:

@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from splitmix.core.admission import Admission, Attendance, Usual
+from splitmix.core.admission import Admission, Attendance, Usual, plausible
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine, Method, Server
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, merge
+from splitmix.core.parts import AGGREGATES, covering, merge, merge_middle
 from splitmix.core.reproducible import one_thread, rng_for
-from splitmix.core.types import Missing, Part, Plan, Profile, Train, Weights, nested_width
+from splitmix.core.types import Part, Plan, Profile, Train, Update, Weights, nested_width
 
 AVERAGE = "average/"  # under which the mean of late rounds is kept
 
@@ -81,9 +81,10 @@ class Federation:
     min_share: float = 0.5  # of the clients with a job must answer, else the round is repeated
     repeats: int = 2  # at most, of one round
     min_updates: int = 1  # a base with fewer keeps its value
-    max_samples: int | None = None  # who registers more is not asked; None: any number
+    max_samples: int | str | None = None  # who registers more is not asked; "10x": than ten times the median; None: any
     server: Server | None = None  # None: the mean of what came is the next model
     average: int = 0  # so many of the last rounds are averaged, for what is served
+    aggregate: str = "mean"  # or "trimmed" or "median": of the updates of a base
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def one_round(
         admission.seen.missing.extend(boasting)
         updates = admission.admitted(jobs, engine.run(weights, jobs))
         with one_thread():
-            merged = merge(net, method.layout, weights, (replace(u, weight=method.weigh(u.parts)) for u in updates))
+            merged = aggregated(net, method, weights, updates, how.aggregate)
         seen, downloads = admission.seen, [download_size(net, weights, job.parts) for job in jobs]
         sent += sum(size for _, size in downloads)
         if cohort and seen.came >= how.min_share * len(jobs):
@@ -204,14 +205,11 @@ def one_round(
     )
 
 
-def plausible(profiles: Sequence[Profile], most: int | None) -> tuple[list[Profile], list[Missing]]:
-    """The clients that may be asked, and those that registered too many samples to be believed."""
-    if most is None:
-        return list(profiles), []
-    return (
-        [profile for profile in profiles if profile.samples <= most],
-        [Missing(profile.client, "not asked: too many samples") for profile in profiles if profile.samples > most],
-    )
+def aggregated(net: Net, method: Method, weights: Weights, updates: Iterable[Update], how: str) -> Weights:
+    """The weights that come of a round's updates: their mean, or the middle of them."""
+    if AGGREGATES[how]:
+        return merge_middle(net, method.layout, weights, updates, AGGREGATES[how])
+    return merge(net, method.layout, weights, (replace(u, weight=method.weigh(u.parts)) for u in updates))
 
 
 def draw_cohort(

@@ -1,18 +1,20 @@
 """Accuracy of every width, from the tallies of the clients."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 
 import torch
 
-from splitmix.core.admission import valid_moments, valid_tally
+from splitmix.core.admission import bounded_statistics, plausible, valid_moments, valid_tally
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine
-from splitmix.core.net import Net, from_moments
+from splitmix.core.net import Net, from_moments, to_moments
 from splitmix.core.objective import Attack
-from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Weights, at_width
+from splitmix.core.parts import AGGREGATES, middle
+from splitmix.core.rounds import Federation
+from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Update, Weights, at_width
 from splitmix.core.width import Width
 
 Mix = tuple[Part, ...]
@@ -69,20 +71,32 @@ def ask_all(
     return found
 
 
-def mean_accuracy(tallies: Sequence[Tally], mix: int) -> float:
+def mean_accuracy(accuracies: Sequence[float]) -> float:
     """Unweighted mean over clients."""
-    return sum(tally.correct[mix] / tally.samples for tally in tallies) / len(tallies)
+    return sum(accuracies) / len(accuracies)
+
+
+def middle_accuracy(accuracies: Sequence[float]) -> float:
+    """The mean without the best fifth and the worst fifth of the clients, who may be making it up."""
+    return float(middle(torch.tensor(accuracies, dtype=torch.float64), AGGREGATES["trimmed"]))
 
 
 def order_bases(
-    engine: Engine, weights: Weights, parts: Mix, clients: Sequence[int], question: Question, *, greedy: bool
+    engine: Engine,
+    weights: Weights,
+    parts: Mix,
+    clients: Sequence[int],
+    question: Question,
+    *,
+    greedy: bool,
+    judge: Callable[[Sequence[float]], float] = mean_accuracy,
 ) -> tuple[int, ...]:
     """Base numbers from first to last to be mixed, by validation accuracy.
 
     Greedy: the base that helps most comes next. Otherwise by the accuracy of each base alone (the paper's option).
-    Only accuracies leave the clients.
+    Only accuracies leave the clients, of which `judge` makes one.
     """
-    asked = partial(_accuracies, engine, weights, clients, question)
+    asked = partial(_accuracies, engine, weights, clients, question, judge)
     if not greedy:
         alone = asked([(part,) for part in parts])
         return tuple(part.base for part in sorted(parts, key=lambda part: -alone[(part,)]))
@@ -97,10 +111,15 @@ def order_bases(
 
 
 def _accuracies(
-    engine: Engine, weights: Weights, clients: Sequence[int], question: Question, mixes: Sequence[Mix]
+    engine: Engine,
+    weights: Weights,
+    clients: Sequence[int],
+    question: Question,
+    judge: Callable[[Sequence[float]], float],
+    mixes: Sequence[Mix],
 ) -> dict[Mix, float]:
     tallies = ask(engine, weights, mixes, clients, question)
-    return {mix: mean_accuracy(tallies, i) for i, mix in enumerate(mixes)}
+    return {mix: judge([tally.correct[i] / tally.samples for tally in tallies]) for i, mix in enumerate(mixes)}
 
 
 def calibrate(
@@ -111,11 +130,12 @@ def calibrate(
     clients: Sequence[int],
     batch: int,
     noise: Attack | None = None,
+    how: Federation | None = None,
 ) -> Weights:
     """Fixed norm statistics for all bases: each client's moments on its own training images, averaged ("post average").
 
     Nets that are nested in a base have statistics of their own, under the names that `at_width` gives. Those of noisy
-    norms are of images that `noise` makes.
+    norms are of images that `noise` makes. Where `how` bounds updates, it bounds statistics as well.
     """
     widths = (layout.width, *layout.nested)
     parts = tuple(Part(base, width) for width in widths for base in range(layout.count))
@@ -126,20 +146,37 @@ def calibrate(
         for width in widths
         for name in net.statistic_names(width)
     }
-    samples = {profile.client: profile.samples for profile in engine.profiles(0)}
+    believed, _ = plausible(engine.profiles(0), how.max_samples if how else None)
+    samples = {profile.client: profile.samples for profile in believed}
     dials = (0.0,) if noise is None else (0.0, 1.0)
     jobs = [Calibrate(client, parts, batch, dials, noise) for client in clients]
-    mean: Weights = {}
-    seen = dict.fromkeys(blank, 0)
-    for job, answer in zip(jobs, engine.run(weights, jobs), strict=True):
-        if not valid_moments(job, answer, blank, samples.get(job.client, 0)):
-            continue
-        for name, value in answer.weights.items():
-            seen[name] += answer.samples
-            mean[name] = torch.lerp(mean.get(name, value), value, answer.samples / seen[name])
+    answers = (
+        answer
+        for job, answer in zip(jobs, engine.run(weights, jobs), strict=True)
+        if valid_moments(job, answer, blank, samples.get(job.client, 0))
+    )
+    mean = averaged_moments(bounded(answers, how.clip) if how and how.clip else answers)
     if blank and not mean:
         raise UserError("no client gave norm statistics that can be used; see to the clients, or choose norm 'tracked'")
     return from_moments({**blank, **mean})
+
+
+def bounded(answers: Iterable[Update], clip: float) -> list[Update]:
+    """Moments of which none are far off; all of them are in memory at once."""
+    held = list(answers)
+    within = bounded_statistics([from_moments(answer.weights) for answer in held], clip)
+    return [replace(answer, weights=to_moments(found)) for answer, found in zip(held, within, strict=True)]
+
+
+def averaged_moments(answers: Iterable[Update]) -> Weights:
+    """The mean by samples; one answer is in memory at a time."""
+    mean: Weights = {}
+    seen: dict[str, int] = {}
+    for answer in answers:
+        for name, value in answer.weights.items():
+            seen[name] = seen.get(name, 0) + answer.samples
+            mean[name] = torch.lerp(mean.get(name, value), value, answer.samples / seen[name])
+    return mean
 
 
 def _row(width: Width, bases: int, i: int, tallies: Sequence[Tally], domains: Mapping[int, str]) -> WidthScore:
@@ -149,7 +186,7 @@ def _row(width: Width, bases: int, i: int, tallies: Sequence[Tally], domains: Ma
     return WidthScore(
         width,
         bases,
-        mean_accuracy(tallies, i),
+        mean_accuracy([tally.correct[i] / tally.samples for tally in tallies]),
         sum(tally.correct[i] for tally in tallies) / sum(tally.samples for tally in tallies),
         {name: sum(values) / len(values) for name, values in by_domain.items()},
         tuple(tally.correct[i] / tally.samples for tally in tallies),

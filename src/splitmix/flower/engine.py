@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from flwr.app import RecordDict
 
@@ -11,7 +12,7 @@ from splitmix.core.net import Net
 from splitmix.core.parts import cut
 from splitmix.core.types import Job, Layout, Missing, Profile, Score, Tally, Train, Update, Weights
 from splitmix.data.budgets import RoundBudgets
-from splitmix.flower.fleet import Errand, Fleet
+from splitmix.flower.fleet import MORE, Errand, Fleet
 from splitmix.flower.wire import SPARE, pack_job, unpack_answer
 
 
@@ -48,7 +49,20 @@ class FlowerEngine:
                 place, found = next(replies)
                 ready[place] = found
             reply = ready.pop(i)
-            yield Missing(job.client, reply) if isinstance(reply, str) else unpack_answer(job, reply, limit)
+            if isinstance(reply, str):
+                yield Missing(job.client, reply)
+                continue
+            answer = unpack_answer(job, reply, limit)
+            yield self._believed(job, answer) if isinstance(answer, Tally) else answer
+
+    def _believed(self, job: Job, tally: Tally) -> Tally | Rejected:
+        """A tally, if it is of no more images than the client registered, and that is not far more than others did."""
+        split = job.question.split if isinstance(job, Score) else "test"
+        counts = {client: getattr(member, split) for client, member in self.fleet.members.items()}
+        most = min(counts[job.client], MORE * max(1, median_low(counts.values())))
+        if tally.samples <= most:
+            return tally
+        return Rejected(job.client, "samples", f"it counts more {split} images than the {most} that are believed")
 
     def _errand(self, weights: Weights, job: Job, node: int) -> Errand:
         content = pack_job(job, cut(self.net, self.layout, weights, all_parts(job)), self.agreed)

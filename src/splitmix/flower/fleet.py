@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between two looks for replies
 LOOK = 3.0  # seconds between two looks at who is still there
 AFTER = 60.0  # seconds for which the link keeps a message after we no longer wait for it
-MORE = 10  # times as many classes as is usual: nobody has these
+MORE = 10  # times as many classes or images as is usual: nobody has these
 LOST = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 
 

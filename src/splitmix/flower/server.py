@@ -24,6 +24,8 @@ from splitmix.runs.progress import Lines, Watcher
 from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import Setup, set_up
 
+# what is set unless the user sets it: nodes may be anybody's
+STRANGERS: dict[str, object] = {"clip": 2.0, "max_samples": "10x"}
 ROSTER = "nodes.jsonl"  # in the run's folder: what each node said of itself
 
 

@@ -76,9 +76,15 @@ class Config(BaseModel):
     repeats: int = Field(2, ge=0, description="of one round, before the run is given up")
     min_updates: int = Field(1, ge=1, description="a base that gets fewer in a round keeps its value")
     clip: float = Field(
-        0.0, ge=0, description="updates that go so many times as far as usual are shortened; 0: never; on Flower: 5"
+        0.0, ge=0, description="updates that go so many times as far as usual are shortened; 0: never; on Flower: 2"
     )
-    max_samples: int | None = Field(None, ge=1, description="clients that register more are not asked; default: any")
+    aggregate: Literal["mean", "trimmed", "median"] = Field(
+        "mean", description="of the updates of a base; trimmed and median leave out what few send"
+    )
+    max_samples: int | str | None = Field(
+        None,
+        description="clients that register more are not asked: a number, 10x: of the median, or any; on Flower: 10x",
+    )
     clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
     partition: Setting | None = Field(
         None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}"
@@ -100,6 +106,15 @@ class Config(BaseModel):
         if width.numerator != 1:
             raise ValueError(f"the atom must be one over a whole number, such as 1/8, not {value}")
         return str(width)
+
+    @field_validator("max_samples")
+    @classmethod
+    def _max_samples(cls, value: int | str | None) -> int | str | None:
+        if value is None or value == "any":
+            return None
+        if re.fullmatch(r"[1-9][0-9]{0,8}x?", str(value)) is None:
+            raise ValueError(f"{str(value)[:20]} is no number of samples; give one, a multiple such as 10x, or any")
+        return value if str(value).endswith("x") else int(value)
 
     @field_validator("task", "method", "net", "objective", "optimizer", "server", "budgets", "partition")
     @classmethod
@@ -140,6 +155,7 @@ BEFORE: dict[str, object] = {
     "optimizer": "sgd",
     "proximal": 0.0,
     "statistics": "client",
+    "aggregate": "mean",
 }
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},

@@ -122,17 +122,16 @@ def stored_outcome(path: Path) -> Outcome:
 
 def calibrated(setup: Setup, engine: RunEngine, weights: Weights) -> Weights:
     """The weights, with fixed norm statistics of all clients' training images."""
-    layout, clients = setup.method.layout, list(setup.domains)
-    return weights | calibrate(engine, setup.net, layout, weights, clients, setup.config.eval_batch, setup.noise)
+    layout, clients, batch = setup.method.layout, list(setup.domains), setup.config.eval_batch
+    return weights | calibrate(engine, setup.net, layout, weights, clients, batch, setup.noise, setup.how)
 
 
 def widest_accuracies(setup: Setup, engine: RunEngine, weights: Weights, norms: Sequence[str]) -> dict[str, float]:
     """What the widest mix, whose bases need no order, has on validation images with each of these norm statistics."""
     widest = setup.mixes([setup.method.widths[-1]])
     served = {norm: served_with(setup, weights, norm, "val") for norm in norms}
-    return {
-        norm: score(engine, used, widest, setup.domains, asked)[0].accuracy for norm, (used, asked) in served.items()
-    }
+    found = {norm: score(engine, used, widest, setup.domains, asked)[0] for norm, (used, asked) in served.items()}
+    return {norm: setup.judge(scored.clients) for norm, scored in found.items()}
 
 
 def best_of(accuracies: Mapping[str, float]) -> str:
@@ -148,7 +147,8 @@ def ordered(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> tup
         return natural
     parts = tuple(Part(base, layout.width) for base in natural)
     weights, question = served_with(setup, weights, norm, "val")
-    return order_bases(engine, weights, parts, list(setup.domains), question, greedy=config.order == "greedy")
+    clients, greedy = list(setup.domains), config.order == "greedy"
+    return order_bases(engine, weights, parts, clients, question, greedy=greedy, judge=setup.judge)
 
 
 def served_with(setup: Setup, weights: Weights, norm: str, split: str = "test") -> tuple[Weights, Question]:

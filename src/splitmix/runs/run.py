@@ -146,7 +146,7 @@ def validated(setup: Setup, engine: RunEngine, state: State) -> tuple[State, lis
     """Score on validation images and keep the best round, by what the objective is judged by at the widest mix."""
     served = validation_norms(setup, engine, state.served)
     found = {norm: score(engine, used, setup.mixes(), setup.domains, asked) for norm, (used, asked) in served.items()}
-    norm = best_of({norm: scores[-1].accuracy for norm, scores in found.items()})
+    norm = best_of({norm: setup.judge(scores[-1].clients) for norm, scores in found.items()})
     rows = [validation_row(scored, state.round - 1) for scored in found[norm]]
     rows = rows if norm == "stored" else [{**row, "norm": norm} for row in rows]
     accuracy, trials = worth(setup, engine, *served[norm], found[norm][-1])
@@ -175,7 +175,7 @@ def worth(
 ) -> tuple[float, list[StoredTrial]]:
     """What a round is chosen by: the sum of all trials by their shares, and each as it is stored; `clean` is known."""
     if setup.trials == (Trial(),):
-        return clean.accuracy, []
+        return setup.judge(clean.clients), []
     found = [(trial, tried(trial, setup, engine, weights, asked, clean)) for trial in setup.trials]
     rows: list[StoredTrial] = [
         {"robust": trial.robust, "attack": trial.attack.name if trial.attack else None, "accuracy": accuracy}
@@ -187,13 +187,13 @@ def worth(
 def tried(trial: Trial, setup: Setup, engine: RunEngine, weights: Weights, asked: Question, clean: WidthScore) -> float:
     """The accuracy at the dial and under the attack of a trial."""
     if trial == Trial(trial.share):
-        return clean.accuracy
+        return setup.judge(clean.clients)
     question = replace(asked, robust=trial.robust, attack=trial.attack)
     if trial.attack is not None:
         fixed = setup.net.has_statistics(setup.method.layout.width, weights)
         norm = asked.norm if fixed else "client"  # fixed while images are attacked
         question = replace(question, images=max(1, TRIED // len(setup.domains)), norm=norm, seed=setup.config.seed)
-    return score(engine, weights, setup.mixes([clean.width]), setup.domains, question)[0].accuracy
+    return setup.judge(score(engine, weights, setup.mixes([clean.width]), setup.domains, question)[0].clients)
 
 
 def validation_row(scored: WidthScore, round: int) -> MetricRow:

@@ -1,6 +1,6 @@
 """From a config to the objects of a run, each checked before any training starts."""
 
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import Parameter, signature
@@ -16,7 +16,7 @@ from splitmix.core.method import Method
 from splitmix.core.net import Build, Net
 from splitmix.core.objective import Attack, Objective, Trial
 from splitmix.core.rounds import SCHEDULES, Federation
-from splitmix.core.score import Mix
+from splitmix.core.score import Mix, mean_accuracy, middle_accuracy
 from splitmix.core.types import Layout, Plan, Question, Setting, Weights
 from splitmix.core.width import Width, parse_width
 from splitmix.data.budgets import RoundBudgets, check_budgets, parse_budgets
@@ -111,6 +111,11 @@ class Setup:
     @property
     def image(self) -> tuple[int, ...]:
         return self.task.image
+
+    @property
+    def judge(self) -> Callable[[Sequence[float]], float]:
+        """What rounds and bases are chosen by, of the accuracies of the clients."""
+        return middle_accuracy if self.how.clip else mean_accuracy
 
     def mixes(self, widths: Sequence[Width] = ()) -> dict[Width, Mix]:
         """The mix of each width, or of all if none is named."""
@@ -228,6 +233,7 @@ def federation(config: Config) -> Federation:
         max_samples=config.max_samples,
         server=find_server(config.server),
         average=round(config.average * config.rounds),
+        aggregate=config.aggregate,
     )
 
 
