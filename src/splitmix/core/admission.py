@@ -67,9 +67,10 @@ class Attendance:
 class Admission:
     """Checks the answers of one round, one at a time, and notes who came.
 
-    Who moves an entry of a base more than `clip` times as far as usual is brought back to what is usual: the median,
-    over the clients of the round before, of how far a number of this entry moved (root mean square); up to `clip` times
-    more for a client that takes more steps. While nothing is usual yet, an entry may move by half of its size.
+    Who moves an entry of a base more than `clip` times as far as usual is brought back to what is usual, and nearer the
+    further it went. What is usual is the median, over the clients of the round before, of how far a number of the entry
+    moved (root mean square); up to `clip` times more for a client that takes more steps. While nothing is usual yet, an
+    entry may move by half of its size.
     """
 
     net: Net
@@ -126,7 +127,7 @@ class Admission:
             if not far.isfinite().all():
                 return not_finite(update.weights) or ("size", "its change is too large to be measured")
             votes[name] = float(torch.minimum(far, bound).square().mean().sqrt())
-            keep = torch.where(far > bound, usual / far, 1.0)
+            keep = torch.where(far > bound, usual * bound / far.square(), 1.0)
             if (keep < 1).any():
                 weights[name] = _shrunk(weights[name], was, change, keep)
         for name, vote in votes.items():
@@ -228,7 +229,7 @@ def valid_moments(job: Calibrate, answer: Any, like: Weights, samples: int) -> b
 def bounded_statistics(found: Sequence[Weights], clip: float) -> list[Weights]:
     """Norm statistics of several clients, none of which is far off for an entry of a base.
 
-    Who is more than `clip` times as far from the median of all as is usual is brought back to what is usual.
+    Who is more than `clip` times as far from the median of all as is usual is brought back to what is usual, or nearer.
     """
     bounded: list[Weights] = [{} for _ in found]
     for name in {name: None for one in found for name in one}:
@@ -237,7 +238,7 @@ def bounded_statistics(found: Sequence[Weights], clip: float) -> list[Weights]:
         centre = middle(values, 0.5)
         far = torch.stack([root_mean_square(value - centre) for value in values])
         usual = middle(far, 0.5)
-        keep = torch.where(far > clip * usual, usual / far, 1.0)
+        keep = torch.where(far > clip * usual, clip * (usual / far).square(), 1.0)
         for i, value, share in zip(told, values, keep, strict=True):
             bounded[i][name] = _shrunk(value, centre, value - centre, share)
     return bounded
