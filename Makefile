@@ -7,7 +7,7 @@ HALVES := -n 2 --dist worksteal  # so that what tests of a file share is made on
 export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all modules again
 
-.PHONY: help demo test test-here test-fast test-federation check bench clean
+.PHONY: help demo test test-here test-fast test-federation check bench fuzz clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -41,6 +41,9 @@ check: $(READY)  ## format, lint, types and tests
 
 bench: $(READY)  ## speed against a plain reference; writes results/speed.md
 	env -u OMP_WAIT_POLICY $(BIN)/python benchmarks/speed.py
+
+fuzz: $(READY)  ## 10,000 mutants over all readers of what strangers send (some minutes)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --mutants 10000
 
 clean:  ## remove what was made
 	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

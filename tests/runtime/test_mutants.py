@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fuzz.mutators import replace_one
 from helpers.bundles import StandingAttack, images, random_bundle, replace_base, sealed, with_header
 from helpers.toys import within
 from splitmix import Model
@@ -17,12 +18,6 @@ from splitmix.core.errors import UserError
 
 COUNT = 1000
 BASES = 2
-HOSTILE = [
-    *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 0.5, -0.5, 1e308, "", "0", "1/8", "1/0", "-1/8", "NaN"),
-    *("../../../../etc/passwd", "/etc/passwd", "os:system", "__import__('os')"),
-    *("\x00", "\x1b[2J", "\ud800", "x" * 5000),
-    *([], {}, [[]], [1, 2], {"__class__": "os"}, {"name": "os:system"}, ["../x"], [0] * 2000),
-]
 PICTURES = images(2)
 
 pytestmark = pytest.mark.slow
@@ -117,27 +112,6 @@ def forge_bytes(path, rng):
     number = rng.randrange(BASES)
     data = path.with_name(f"base-{number}.safetensors").read_bytes()
     replace_base(path.parent, number, flipped(data, rng, rng.choice((1, 4, 100))))
-
-
-def replace_one(said, rng):
-    """Replace, remove, rename or add one thing somewhere in a tree of lists and dicts."""
-    while True:
-        key = rng.choice(list(said) if isinstance(said, dict) else range(len(said)))
-        if not isinstance(said[key], dict | list) or not said[key] or rng.random() < 0.2:
-            break
-        said = said[key]
-    what = rng.randrange(6)
-    if what == 0:
-        del said[key]
-    elif what == 1 and isinstance(said, dict):
-        said[rng.choice(("name", "path", "../x", "\x00", "__metadata__"))] = rng.choice(HOSTILE)
-    elif what == 2 and isinstance(said, list):
-        said.append(said[key])
-    elif what == 3:
-        for _ in range(rng.choice((1, 2, 400))):
-            said[key] = [said[key]]
-    else:
-        said[key] = rng.choice(HOSTILE)
 
 
 BLIND = (flip, cut, extend, splice, swap, lose, link, turn, retype)

@@ -197,7 +197,7 @@ def make_config(given: Mapping[str, object], *, own: Collection[str] = ()) -> Co
     try:
         return Config.model_validate(merged, context={"own": own})
     except ValidationError as error:
-        by_key = groupby(error.errors(), key=lambda mistake: str(mistake["loc"][0]))
+        by_key = groupby(error.errors(), key=lambda mistake: str((*mistake["loc"], "settings")[0]))
         raise UserError("; ".join(_sentence(key, next(mistakes)) for key, mistakes in by_key)) from None
 
 
@@ -245,9 +245,9 @@ def parse_override(text: str) -> tuple[str, Any]:
         if not isinstance(error, tomllib.TOMLDecodeError):
             raise UserError(f"{shown(text)} cannot be read: {error}") from None
         if value.strip().startswith("{"):
-            example = '{name="adversarial", weight=0.5}'
+            given, example = shown(text.strip(), most=200), '{name="adversarial", weight=0.5}'
             raise UserError(
-                f"{key.strip()}={value} is not TOML; write text in quotes and 0.5 with its zero, such as {example}"
+                f"{given} is not TOML; write text in quotes and 0.5 with its zero, such as {example}"
             ) from None
         return key.strip(), value.strip()
 

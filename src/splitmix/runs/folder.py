@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from splitmix.core.client import OwnNorms
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable
 from splitmix.core.files import write_atomically
 from splitmix.core.method import Engine
 from splitmix.core.rounds import served
@@ -175,7 +175,7 @@ class RunFolder:
             try:
                 return _read_state(manifest, digests, like), notes
             except (OSError, ValueError, SafetensorError) as error:
-                notes.append(f"checkpoint {manifest.stem} is not used: {error}")
+                notes.append(f"checkpoint {manifest.stem} is not used: {printable(str(error)[:200])}")
         if notes:
             raise UserError(
                 f"no checkpoint in '{self.checkpoints}' can be used ({'; '.join(notes)}); "
