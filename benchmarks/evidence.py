@@ -18,7 +18,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from splitmix.compare.statistics import clear_lead, mean_and_spread, spread_text
+from splitmix.compare.statistics import clear_lead, mean_and_spread, paired_bootstrap, spread_text
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 from splitmix.report.tables import human
@@ -135,6 +135,8 @@ def page(name: str) -> str:
         clear_lead=clear_lead,
         by_width=by_width,
         by_seed=by_seed,
+        common_seeds=common_seeds,
+        difference=difference,
         human=human,
         toml=toml,
         norms=NORM_TEXT,
@@ -195,6 +197,26 @@ def spread(found: Sequence[float]) -> str:
     ('51.0 ± 1.4', '50.0')
     """
     return spread_text(mean_and_spread(found))
+
+
+def common_seeds(rows: Iterable[Row], *parts: str) -> list[int]:
+    """The seeds that all these parts have."""
+    some = list(rows)
+    return sorted(set.intersection(*(set(values(some, "seed", part=part)) for part in parts)))
+
+
+def difference(rows: Iterable[Row], one: str, other: str, width: str, norm: str = "client") -> str:
+    """How many points one part has more than another at a width, with the interval of a paired bootstrap."""
+    some = where(rows, width=width, norm=norm)
+    seeds = common_seeds(some, one, other)
+    if not seeds:
+        return "-"
+    first, second = (
+        {seed: values(some, "by_client", part=part, seed=seed)[0] for seed in seeds} for part in (one, other)
+    )
+    found = paired_bootstrap(first, second)
+    text = f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    return f"**{text}**" if found.low > 0 or found.high < 0 else text
 
 
 def lead(one: Sequence[float], other: Sequence[float]) -> float:

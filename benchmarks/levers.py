@@ -1,0 +1,92 @@
+"""What each lever is worth beside the others, and what peers make of the same ones: one run after the other.
+
+python benchmarks/levers.py --out runs/levers [--data-root FOLDER] [--workers N] [--only WORD]
+
+Runs that are among the rows already are left out, a run that was begun goes on, and its numbers are stored as soon as
+it is done: stop it whenever you like. The page of what is there by then: `python benchmarks/evidence.py levers`.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from evidence import path_of, read_rows, rows_of, write_page, write_rows
+
+from splitmix.compare.suite import Suite, SuiteRun, Workshop
+from splitmix.runs.config import Config, make_config
+
+NAME = "levers"
+ANCHORED, MUTUAL = {"draws": "anchored"}, {"mutual": 0.2}
+FEDAVG = {"name": "fedavg", "width": "1/8"}
+MOMENTUM: dict[str, object] = {"server": {"name": "momentum", "beta": 0.5}}
+
+
+def splitmix(*levers: dict[str, object]) -> dict[str, object]:
+    """Split-Mix with some of its own levers."""
+    return {"method": {"name": "splitmix"} | {key: value for lever in levers for key, value in lever.items()}}
+
+
+LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
+    "Split-Mix": {"method": "splitmix"},
+    "Split-Mix, all three": splitmix(ANCHORED, MUTUAL) | MOMENTUM,
+    "FedAvg 1/8": {"method": FEDAVG},
+    "FedAvg 1/8, momentum": {"method": FEDAVG} | MOMENTUM,
+    "SHeteroFL, momentum": {"method": "sheterofl"} | MOMENTUM,
+    "SHeteroFL": {"method": "sheterofl"},
+    "Split-Mix, anchored and mutual": splitmix(ANCHORED, MUTUAL),
+    "Split-Mix, anchored and momentum": splitmix(ANCHORED) | MOMENTUM,
+    "Split-Mix, mutual and momentum": splitmix(MUTUAL) | MOMENTUM,
+    "Split-Mix, anchored": splitmix(ANCHORED),
+    "Split-Mix, mutual": splitmix(MUTUAL),
+    "Split-Mix, momentum": splitmix() | MOMENTUM,
+}
+MAIN = 5  # the first of them are run with every seed before the others begin
+DIGITS: dict[str, object] = {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10}
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class LeverRun(SuiteRun):
+    """One lever, or several, with one seed."""
+
+    label: str
+    config: Config
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        return self.config.digest() in {row["config"] for row in stored()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs' folders")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: SPLITMIX_DATA")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--only", default="", help="only levers whose name holds this word")
+    given = parser.parse_args()
+    command = "python benchmarks/levers.py --out runs/levers"
+    workshop = Workshop(given.workers, root=given.data_root, command=command, say=print)
+    for run in Suite([run for run in planned(given.out) if given.only in run.label], workshop):
+        new = [{"study": NAME, "part": run.label, **row} for row in rows_of(run.folder) if row["norm"] != "batch"]
+        write_rows(NAME, [*stored(), *new])
+        write_page(NAME)
+
+
+def planned(out: Path) -> list[LeverRun]:
+    """The main levers with every seed, then the others."""
+    names = list(LEVERS)
+    return [
+        LeverRun(name, make_config(DIGITS | LEVERS[name] | {"seed": seed}), out / f"{names.index(name)}-{seed}")
+        for some in (names[:MAIN], names[MAIN:])
+        for seed in SEEDS
+        for name in some
+    ]
+
+
+def stored() -> list[dict[str, object]]:
+    return read_rows(NAME) if path_of(NAME).exists() else []
+
+
+if __name__ == "__main__":
+    main()
