@@ -7,6 +7,7 @@ it is done: stop it whenever you like. The page of what is there by then: `pytho
 """
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ FEDAVG = {"name": "fedavg", "width": "1/8"}
 MOMENTUM: dict[str, object] = {"server": {"name": "momentum", "beta": 0.5}}
 
 
-def splitmix(*levers: dict[str, object]) -> dict[str, object]:
+def splitmix(*levers: Mapping[str, object]) -> dict[str, object]:
     """Split-Mix with some of its own levers."""
     return {"method": {"name": "splitmix"} | {key: value for lever in levers for key, value in lever.items()}}
 
