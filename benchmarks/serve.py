@@ -1,8 +1,8 @@
-"""Many clients at once: 64 connections on this machine, each with random pictures and dials, for 20 seconds.
+"""Many clients at once: a crowd with random dials, what batches are worth, and a visitor while others attack.
 
-python benchmarks/serve.py    writes rows and results/serve.md (about a minute on two cores)
+python benchmarks/serve.py    writes rows and results/serve.md (about two minutes on two cores)
 
-Every answer is kept and compared with the one that the model gives offline, one picture at a time.
+Every answer to the crowd is kept and compared with the one that the model gives offline, one picture at a time.
 """
 
 import argparse
@@ -13,14 +13,18 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
 import torch
 from evidence import publish
+from siege import exchange, request
 
 from splitmix.data.mini import mini_domains
 from splitmix.runtime.bundle import packaged
@@ -28,6 +32,7 @@ from splitmix.runtime.model import Model
 
 PICTURES = 40
 Asked = tuple[int, str, float]  # picture, width, robust
+Place = tuple[str, int]
 
 
 @dataclass
@@ -47,19 +52,10 @@ def main() -> None:
     given = parser.parse_args()
     images = np.concatenate([domain.x_test[: PICTURES // 4] for domain in mini_domains()])
     model = Model.load(given.bundle)
-    command = [sys.executable, "-m", "splitmix", "serve", str(given.bundle), "--port", "0", "--rate", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            found = re.search(r"http://([\d.]+):(\d+)", server.stdout.readline())
-            assert found is not None, "the server did not start"
-            place = (found[1], int(found[2]))
-            asyncio.run(crowd(Seen(), images, model, place, given.clients, 2.0))  # until everything has been used once
-            seen, before = Seen(), memory(server.pid)
-            seconds, memories = asyncio.run(watched(seen, images, model, place, given, server.pid))
-        finally:
-            server.terminate()
-            server.wait(30)
+    with served(given.bundle, "--rate", "0") as (server, place):
+        asyncio.run(crowd(Seen(), images, model, place, given.clients, 2.0))  # until everything has been used once
+        seen, before = Seen(), memory(server.pid)
+        seconds, memories = asyncio.run(watched(seen, images, model, place, given, server.pid))
     result = {
         "clients": given.clients,
         "seconds": round(seconds, 1),
@@ -71,12 +67,98 @@ def main() -> None:
         "memory_mb_each_second": memories,
         **compared(seen, images, model),
         "stopped_with": server.returncode,
+        "batches": [batched(images, given.bundle, str(width)) for width in (model.widths[-1], model.widths[0])],
+        "siege": besieged(images, given.bundle),
     }
     print(publish("serve", [result]))
 
 
+@contextmanager
+def served(bundle: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Place]]:
+    """The packaged server, and where it is; it is told to stop at the end."""
+    command = [sys.executable, "-m", "splitmix", "serve", str(bundle), "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://([\d.]+):(\d+)", server.stdout.readline())
+            assert found is not None, "the server did not start"
+            yield server, (found[1], int(found[2]))
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+# --- what batches are worth ---
+
+
+def batched(images: np.ndarray, bundle: Path, width: str) -> dict[str, Any]:
+    """Answers a second at one width: one client where each is answered alone, and 16 alone and in batches.
+
+    The three take turns, five times, so that whatever else the machine does slows each alike.
+    """
+    pixels = [json.dumps(image.tolist()) for image in images]
+    ways: dict[str, tuple[int, str]] = {"one": (1, "1"), "alone": (16, "1"), "together": (16, "32")}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    slow: list[float] = []
+    with ExitStack() as stack:
+        places = {
+            batch: stack.enter_context(served(bundle, "--rate", "0", "--batch", batch))[1] for batch in ("1", "32")
+        }
+        for turn in range(6):
+            for name, (clients, batch) in ways.items():
+                seen = Seen()
+                asyncio.run(same_dial(seen, clients, pixels, width, places[batch]))
+                if turn:  # the first is until everything has been used once
+                    rates[name].append(len(seen.times) / SLICE)
+                    slow += seen.times if name == "together" else []
+    found = {name: round(median(values), 1) for name, values in rates.items()}
+    return {"width": width, **found, "times": round(found["together"] / found["one"], 2), **latencies(slow, 5 * SLICE)}
+
+
+async def same_dial(seen: Seen, clients: int, pixels: list[str], width: str, place: Place) -> None:
+    until = perf_counter() + SLICE
+    await asyncio.gather(*(client(seed, seen, pixels, [width], place, until, dials=1) for seed in range(clients)))
+
+
+SLICE = 2.0  # seconds
+
+
+# --- a visitor while others attack ---
+
+
+def besieged(images: np.ndarray, bundle: Path, seconds: float = 15.0) -> dict[str, Any]:
+    """How long a visitor waits, and the end takes, while another address does all at once that a server must stand."""
+    times: dict[str, list[float]] = {"/health": [], "/api/predict": []}
+    said: Counter[str] = Counter()
+    question = request("/api/predict", json.dumps({"pixels": images[0].tolist()}).encode())
+    with served(bundle) as (server, place):
+        enemy = subprocess.Popen([sys.executable, str(Path(__file__).with_name("siege.py")), *map(str, place)])
+        try:
+            sleep(2)
+            until = perf_counter() + seconds
+            while perf_counter() < until:
+                for path, asked in (("/health", request("/health")), ("/api/predict", question)):
+                    began = perf_counter()
+                    said[exchange(place, asked)[9:12].decode()] += 1
+                    times[path].append(perf_counter() - began)
+                sleep(0.1)
+            began = perf_counter()
+            server.terminate()
+            server.wait(60)
+            ended = perf_counter() - began
+        finally:
+            enemy.terminate()
+            enemy.wait(30)
+    slowest = {f"{path.rpartition('/')[2]}_slowest_ms": round(1e3 * max(each)) for path, each in times.items()}
+    middle = {f"{path.rpartition('/')[2]}_p50_ms": round(1e3 * median(each)) for path, each in times.items()}
+    return {"visits": len(times["/health"]), "said": dict(said), **middle, **slowest, "stopped_ms": round(1e3 * ended)}
+
+
+# --- the crowd ---
+
+
 async def watched(
-    seen: Seen, images: np.ndarray, model: Model, place: tuple[str, int], given: argparse.Namespace, pid: int
+    seen: Seen, images: np.ndarray, model: Model, place: Place, given: argparse.Namespace, pid: int
 ) -> tuple[float, list[float]]:
     """The crowd, and the server's memory once a second while it is there."""
     memories: list[float] = []
@@ -93,9 +175,7 @@ async def watched(
     return seconds, [*memories, memory(pid)]
 
 
-async def crowd(
-    seen: Seen, images: np.ndarray, model: Model, place: tuple[str, int], clients: int, seconds: float
-) -> None:
+async def crowd(seen: Seen, images: np.ndarray, model: Model, place: Place, clients: int, seconds: float) -> None:
     until = perf_counter() + seconds
     pixels = [json.dumps(image.tolist()) for image in images]
     widths = [str(width) for width in model.widths]
@@ -103,13 +183,13 @@ async def crowd(
 
 
 async def client(
-    seed: int, seen: Seen, pixels: list[str], widths: list[str], place: tuple[str, int], until: float
+    seed: int, seen: Seen, pixels: list[str], widths: list[str], place: Place, until: float, *, dials: int = 101
 ) -> None:
     """One connection that asks, waits for the answer, and asks again."""
     rng = random.Random(seed)
     reader, writer = await asyncio.open_connection(*place)
     while perf_counter() < until:
-        asked = (rng.randrange(len(pixels)), rng.choice(widths), rng.randrange(101) / 100)
+        asked = (rng.randrange(len(pixels)), rng.choice(widths), rng.randrange(dials) / 100)
         body = f'{{"pixels": {pixels[asked[0]]}, "width": "{asked[1]}", "robust": {asked[2]}}}'.encode()
         head = "POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         began = perf_counter()

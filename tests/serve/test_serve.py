@@ -242,9 +242,12 @@ def test_an_address_that_cannot_be_taken_is_a_sentence():
             bind(host, port)
 
 
-@pytest.mark.parametrize("words", [["--rate", "nan"], ["--threads", "0"], ["/no/such/bundle"], ["--port", "-1"]])
+WORDS = ["--rate nan", "--threads 0", "--batch 0", "--allow-host a:80", "--port -1", "/no/such/bundle"]
+
+
+@pytest.mark.parametrize("words", WORDS)
 def test_a_mistake_on_the_command_line_is_a_sentence(words, capsys):
     with pytest.raises(SystemExit) as left:
-        main(["serve", *words])
+        main(["serve", *words.split()])
     said = capsys.readouterr().err
     assert (left.value.code, said.startswith("splitmix: "), said.count("\n")) == (2, True, 1)

@@ -18,6 +18,7 @@ def serve(
     port: int = 8000,
     rate: float = 100.0,
     threads: int | None = None,
+    batch: int = 32,
     allow_host: tuple[str, ...] = (),
 ) -> None:
     """Serve a bundle: a page at / to turn width and robustness on, and an HTTP interface, described at /docs.
@@ -42,6 +43,9 @@ def serve(
         Requests a second from one address, twice as many at once; 0 sets no limits for single addresses.
     threads
         Predictions that run at the same time; default: one per core.
+    batch
+        Predictions with the same dial that are answered in one go when they wait; 1 answers each alone, and so the
+        same to the bit each time.
     allow_host
         Name under which others may ask for it, such as box.lan; may be given again. localhost and the like, and the
         address of --host, are always allowed.
@@ -59,9 +63,11 @@ def serve(
         raise UserError(f"--rate {rate:g} is no number of requests; give 0 for no limit, or a number such as 100")
     if threads is not None and not 1 <= threads <= 256:
         raise UserError(f"--threads {threads} cannot be; give a number from 1 to 256")
+    if not 1 <= batch <= 1024:
+        raise UserError(f"--batch {batch} cannot be; give a number from 1 to 1024")
     folder = bundle or packaged()
     model = Model.load(folder)
-    limits = ServerLimits(rate=rate, threads=threads or os.cpu_count() or 1)
+    limits = ServerLimits(rate=rate, threads=threads or os.cpu_count() or 1, batch=batch)
     with bind(host, port) as listening:
         hosts = (*allow_host, *own_names(listening))
         interface = make_app(model, name=folder.absolute().name, attack=PGD(steps=20), limits=limits, hosts=hosts)

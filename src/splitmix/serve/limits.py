@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 
@@ -46,6 +47,7 @@ class ServerLimits:
         return most if self.rate else math.inf
 
 
+@lru_cache(10_000)
 def household(address: str) -> str:
     """Who asks: an address, or for IPv6 its /64, as one customer has that many.
 

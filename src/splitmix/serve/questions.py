@@ -1,5 +1,6 @@
 """What is asked and answered, in words that the interface's description shows, and how a question is read."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +18,7 @@ from splitmix.runtime.plan import DialOption
 Decode = Callable[[tuple[int, ...]], Pixels]  # the shape of the model's images -> the picture; takes a moment
 Asked = TypeVar("Asked", bound=BaseModel)
 MOST_SETTINGS = 20
+logging.getLogger("python_multipart").addHandler(logging.NullHandler())  # strangers' forms do not fill our output
 
 
 class PictureQuestion(BaseModel):

@@ -5,9 +5,10 @@ import errno
 import json
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import h11
 import uvicorn
@@ -16,6 +17,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from splitmix.core.errors import UserError
 from splitmix.serve.limits import ServerLimits, household
+
+ACCEPTED = 16  # connections that are let in at a time, before those that are in are looked after again
+QUEUE = 1024  # connections that wait to be let in
+SWITCH = 0.001  # seconds after which a busy thread makes way: predictions must not keep the others from being heard
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -30,7 +35,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
-        taken.listen(1024)
+        taken.listen(QUEUE)
     except OSError as error:
         taken.close()
         raise UserError(_why_not(host, port, error)) from None
@@ -60,7 +65,8 @@ def own_names(listening: socket.socket) -> tuple[str, ...]:
 
 
 def serve_until_stopped(server: uvicorn.Server, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C; what has begun is finished within three seconds, or given up."""
+    """Serve until SIGTERM or Ctrl-C; what has begun is finished within two seconds, or given up."""
+    sys.setswitchinterval(SWITCH)
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again once it has stopped
     try:
         server.run(sockets=[listening])
@@ -84,13 +90,14 @@ def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None]
         server_header=False,
         limit_concurrency=limits.connections,
         timeout_keep_alive=10,
-        timeout_graceful_shutdown=3,
+        timeout_graceful_shutdown=2,
+        backlog=ACCEPTED,
     )
     return Server(config, ready)
 
 
 class Server(uvicorn.Server):
-    """Says when it serves."""
+    """Lets few in at a time, as many as want to may wait; says when it serves."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -98,6 +105,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUE)  # asyncio has set the length of the queue to what it accepts at a time
         self.ready()
 
 
@@ -168,23 +177,19 @@ class Patient(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self.hang_up(400, "this is not a request in HTTP/1.1; see /docs")
 
+    def shutdown(self) -> None:
+        """Answer what has been asked in full; whoever has sent half a request need not be waited for."""
+        if self.answering:
+            super().shutdown()
+        else:
+            self.hang_up(503, "the server is being stopped; try again in a moment")
+
     def hang_up(self, status: int, sentence: str) -> None:
-        body = json.dumps({"error": sentence}).encode()
-        headers: list[tuple[str, str]] = [
-            ("content-type", "application/json"),
-            ("content-length", str(len(body))),
-            ("connection", "close"),
-        ]
-        events: list[Any] = [
-            h11.Response(status_code=status, headers=headers, reason=b""),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ]
-        try:
-            for event in events:
-                self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:  # an answer is on its way already
-            pass
+        """Say why, unless an answer is on its way already; by hand, as this must cost little when many are sent off."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": sentence}).encode()
+            head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
         self.transport.close()
 
 
