@@ -13,6 +13,7 @@ import pytest
 from helpers.bundles import random_bundle
 from helpers.serving import serving
 from splitmix.attacks.pgd import PGD
+from splitmix.runs.bundling import Packing
 from splitmix.runtime.bundle import packaged
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -48,7 +49,7 @@ def address():
 
 @contextmanager
 def opened(browser, address, size, **options):
-    """The page, once it has shown an answer; it must not complain, leave its server or be wider than the screen."""
+    """The page, once it answers or asks for a picture; it must not complain, leave its server or be too wide."""
     phone = size == "phone"
     context = browser.new_context(
         viewport=SIZES[size], has_touch=phone, is_mobile=phone, device_scale_factor=2 if phone else 1, **options
@@ -124,9 +125,15 @@ def test_a_visitor_draws_turns_attacks_and_plans(browser, address, size):
         assert page.locator(".row input").count() == 40
         keep(page, f"{size}-1-start")
 
-        with answered(page):
-            page.locator("#clear").click()
+        before = answers(page)
+        page.locator("#clear").click()
         assert page.locator("#hint").is_visible()
+        assert "Draw a digit" in text(page, "#says")  # it asks for one instead of answering
+        assert not page.locator("#bars").is_visible()
+        press(page, "#width", "ArrowLeft", 1)
+        press(page, "#width", "ArrowRight", 1)
+        assert answers(page) == before
+        keep(page, f"{size}-0-empty")
         with answered(page):
             draw(page, DIGIT, finger=size == "phone")
         assert not page.locator("#hint").is_visible()
@@ -233,15 +240,34 @@ def test_the_page_says_what_a_plain_model_cannot_do_and_when_its_server_has_gone
     with serving(tmp_path / "plain") as plain:
         page.goto(plain)
         page.wait_for_selector("body[data-answers]")
-        assert page.locator("#robust").is_disabled()
-        assert "not trained for robustness" in page.locator("#robust-help").text_content()
+        assert not page.locator("#robust").is_visible()
+        assert "not trained for robustness" in text(page, "#robust-help")
+        assert text(page, "h1") == "One model, one dial: how wide"
+        said = text(page, "main")
+        assert "two dials" not in said
+        assert "both dials" not in said
         with answered(page):
             press(page, "#width", "ArrowLeft", 1)
         assert text(page, "#width-value") == "1/4"
+        keep(page, "desktop-6-one-dial")
     press(page, "#width", "ArrowLeft", 1)
     page.wait_for_selector("#trouble:not([hidden])")
     assert "does not answer" in text(page, "#trouble")
     context.close()
+
+
+def test_the_page_speaks_of_a_models_own_classes(browser, tmp_path):
+    names = tuple(f"kind of beetle {i}" for i in range(10))
+    random_bundle(tmp_path / "own", dual=False, bases=2, packing=Packing(image=(28, 28, 3), classes=names))
+    with serving(tmp_path / "own") as own, opened(browser, own, "desktop") as page:
+        assert "Draw a picture, or open a file" in text(page, "#says")
+        assert "digit" not in text(page, ".bench")
+        assert page.locator(".row input").count() == 0
+        with answered(page):
+            draw(page, DIGIT, finger=False)
+        assert text(page, "#says b") in names
+        assert page.locator("#bars .name").all_inner_texts() == list(names)
+        keep(page, "desktop-7-own-classes")
 
 
 def test_the_description_of_the_interface_needs_no_script(browser, address):

@@ -1,4 +1,4 @@
-// One picture, two dials: asks the server again whenever one of them changes, and shows what it says.
+// One picture and its dials: asks the server again whenever one of them changes, and shows what it says.
 
 import { Pad, difference, fromFile, fromRgba, paint } from "./pad.js";
 import { setUpPlanner } from "./planner.js";
@@ -19,18 +19,17 @@ async function start() {
   describe(model);
   setUpDials(model);
   state.bars = makeBars(at("bars"), model.classes);
-  state.mark = makeMaps(at("maps"), at("grid-note"), model.table, setDials);
-  state.pad = new Pad(at("pad"), model.image, (picture) => show(picture, true));
+  state.mark = makeMaps(at("maps"), at("grid-note"), model, setDials);
+  state.pad = new Pad(at("pad"), model.image, (picture) => (picture ? show(picture, true) : wait()));
   at("clear").addEventListener("click", () => state.pad.clear());
   at("file").addEventListener("change", openFile);
   at("attack").addEventListener("change", ask);
-  setUpPlanner(at("plan"), at("found"), { send, setDials });
+  setUpPlanner(at("plan"), at("found"), { send, setDials, dual: model.dual, attacked: model.table.rows.some((row) => row.attacked != null) });
   const digits = model.classes.join("") === DIGITS && model.image.join() === "28,28,3";
+  state.wish = digits ? "Draw a digit" : "Draw a picture, or open a file";
+  at("hint").textContent = digits ? "Draw a digit here" : "Draw here, or open a file";
   if (digits) await offerExamples();
-  else {
-    at("hint").textContent = "Draw here, or open a file";
-    state.pad.clear();
-  }
+  else state.pad.clear();
 }
 
 function describe(model) {
@@ -62,6 +61,9 @@ function setUpDials(model) {
   ticks(at("robust-ticks"), [0, 0.25, 0.5, 0.75, 1].map((value) => [value, `${value}`]));
   if (!model.dual) {
     robust.disabled = true;
+    at("heading").textContent = "One model, one dial: how wide";
+    at("dials-heading").textContent = "Dial";
+    for (const id of ["robust", "robust-name", "robust-ticks"]) at(id).hidden = true;
     explain(at("robust-help"), "This model has one set of norms: it was not trained for robustness.");
   }
   for (const dial of [width, robust]) dial.addEventListener("input", ask);
@@ -108,11 +110,27 @@ function showDials() {
 
 // --- the picture
 
+/** Nothing is drawn: ask for something instead of answering. */
+function wait() {
+  state.picture = null;
+  uncheckExamples();
+  at("hint").hidden = false;
+  at("given").width = 28; // wipes it
+  at("answer").classList.add("waiting");
+  at("says-attacked").hidden = true;
+  says(at("says"), "?", state.wish);
+  document.body.dataset.answers ??= 0;
+}
+
+function uncheckExamples() {
+  document.querySelectorAll(".row input:checked").forEach((box) => (box.checked = false));
+}
+
 function show(picture, drawn = false) {
   state.picture = picture;
   at("hint").hidden = !drawn || state.pad.strokes.length > 0;
   if (!drawn) state.pad.show(picture);
-  if (picture.source !== "example") document.querySelectorAll(".row input:checked").forEach((box) => (box.checked = false));
+  if (picture.source !== "example") uncheckExamples();
   paint(at("given"), picture);
   ask();
 }
@@ -176,6 +194,7 @@ async function ask() {
 
 async function askOnce() {
   const picture = state.picture;
+  if (!picture) return;
   const answer = await send("api/predict", {
     ...dials(),
     pixels: nested(picture, state.model.image[2]),
@@ -184,7 +203,7 @@ async function askOnce() {
   });
   trouble("");
   remember(answer);
-  await showAnswer(answer, picture);
+  if (state.picture) await showAnswer(answer, picture); // it may have been wiped meanwhile
   document.body.dataset.answers = Number(document.body.dataset.answers ?? 0) + 1;
 }
 
@@ -195,14 +214,16 @@ function remember(answer) {
 }
 
 async function showAnswer(answer, picture) {
+  at("answer").classList.remove("waiting");
   const best = Math.max(...answer.probabilities);
   const truth = picture.label === null ? "" : answer.label === picture.label ? ", which is right" : `, but it is ${picture.label}`;
   says(at("says"), answer.label, `with ${percent(best)}${truth}`);
   const hit = answer.attacked;
   at("says-attacked").hidden = !hit;
   at("says-attacked").classList.toggle("fooled", Boolean(hit?.fooled));
+  at("says-attacked").classList.toggle("wrong", Boolean(hit) && answer.label !== hit.target);
   if (hit) {
-    const verdict = hit.fooled ? "fooled" : "it holds";
+    const verdict = hit.fooled ? "fooled" : answer.label === hit.target ? "it holds" : "it was wrong before";
     says(at("says-attacked"), hit.label, `under attack: ${verdict}, with ${percent(Math.max(...hit.probabilities))}`);
   }
   state.bars(answer);

@@ -49,7 +49,7 @@ export async function fromFile(blob, [height, width], about = { label: null, sou
   return fromRgba(context.getImageData(0, 0, width, height).data, height, width, about);
 }
 
-/** A canvas to draw on with finger, pen or mouse; `changed` gets the pixels after every stroke. */
+/** A canvas to draw on with finger, pen or mouse; `changed` gets the pixels after every stroke, null once it is empty. */
 export class Pad {
   constructor(canvas, size, changed) {
     Object.assign(this, { canvas, size, changed, strokes: [], drawing: false });
@@ -71,7 +71,7 @@ export class Pad {
   clear() {
     this.strokes = [];
     this.redraw();
-    this.changed(blank(this.size));
+    this.changed(null);
   }
 
   begin(event) {

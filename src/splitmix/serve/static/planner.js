@@ -13,7 +13,9 @@ const NAMES = {
 };
 
 /** Send the form's limits and show the dial that was found. */
-export function setUpPlanner(form, found, { send, setDials }) {
+export function setUpPlanner(form, found, { send, setDials, dual, attacked }) {
+  form.elements.min_robust.closest("label").hidden = !attacked; // nothing is known of attacks
+  form.elements.prefer.querySelector("[value=robust]").hidden = !attacked;
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const limits = {};
@@ -22,14 +24,14 @@ export function setUpPlanner(form, found, { send, setDials }) {
     }
     found.replaceChildren(element("p", { className: "quiet", text: "Measuring …" }));
     try {
-      show(found, await send("api/plan", limits), setDials);
+      show(found, await send("api/plan", limits), setDials, dual);
     } catch (error) {
       found.replaceChildren(element("p", { text: error.message }));
     }
   });
 }
 
-function show(found, plan, setDials) {
+function show(found, plan, setDials, dual) {
   const { option } = plan;
   const use = element("button", { type: "button", text: "Use it" });
   use.addEventListener("click", () => setDials(option.width, option.robust));
@@ -42,7 +44,7 @@ function show(found, plan, setDials) {
   ];
   found.replaceChildren(
     element("p", { className: plan.fits ? "quiet" : "why", text: verdict(plan) }),
-    element("p", { className: "dial-found", text: `width ${option.width}, robustness ${option.robust}` }),
+    element("p", { className: "dial-found", text: `width ${option.width}${dual ? `, robustness ${option.robust}` : ""}` }),
     element("p", { text: promises.join(", ") }),
     use,
   );

@@ -63,7 +63,8 @@ export function showVotes(root, note, bases, answer) {
     if (!vote) return element("li", { className: "off" }, element("small", { text: `base ${i + 1}` }), element("b", { text: "·" }), element("small", { text: "off" }));
     const tile = element("li", {}, element("small", { text: `base ${i + 1}` }), element("b", { text: vote.label, className: long(vote.label) }));
     if (hit) {
-      const kept = hit.label === answer.attacked.target ? "held" : "hit";
+      const { target } = answer.attacked;
+      const kept = hit.label === target ? "held" : vote.label === target ? "hit" : ""; // who was wrong cannot be fooled
       tile.append(" → ", element("b", { text: hit.label, className: `${kept} ${long(hit.label)}` }));
     }
     tile.append(element("small", { text: percent((hit ?? vote).probability, 0) }));
@@ -76,7 +77,7 @@ export function showVotes(root, note, bases, answer) {
 }
 
 /** The heat maps: a row for each width, a column for each robustness; returns a function that marks a dial. */
-export function makeMaps(root, note, table, pick) {
+export function makeMaps(root, note, { table, dual }, pick) {
   if (!table?.rows?.length) {
     note.textContent = "This bundle carries no measured table; see `splitmix eval --help` for how to measure one.";
     return () => {};
@@ -84,11 +85,11 @@ export function makeMaps(root, note, table, pick) {
   const rows = table.rows;
   const maps = [["clean", "Clean accuracy, %"]];
   if (rows.some((row) => row.attacked !== null && row.attacked !== undefined)) maps.push(["attacked", "Accuracy under attack, %"]);
-  const cells = maps.flatMap(([key, title]) => heatMap(root, rows, key, title, pick));
+  const cells = maps.flatMap(([key, title]) => heatMap(root, rows, key, title, dual, pick));
   note.textContent = [
     table.samples ? `Measured on ${table.samples.toLocaleString("en")} test pictures of ${table.clients} clients.` : "",
     table.attack ? `Attack: ${table.attack}, made anew against every dial.` : "",
-    "Click a cell to set both dials.",
+    dual ? "Click a cell to set both dials." : "Click a cell to set the dial.",
   ].join(" ");
   return (width, robust) => {
     const near = nearest([...new Set(rows.map((row) => row.robust))], robust);
@@ -101,13 +102,13 @@ export function makeMaps(root, note, table, pick) {
   };
 }
 
-function heatMap(root, rows, key, title, pick) {
+function heatMap(root, rows, key, title, dual, pick) {
   const widths = [...new Set(rows.map((row) => row.width))].sort((a, b) => number(b) - number(a));
   const robusts = [...new Set(rows.map((row) => row.robust))].sort((a, b) => a - b);
   const values = rows.map((row) => row[key]).filter((value) => value !== null && value !== undefined);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const cells = [];
-  const head = element("tr", {}, element("th", { text: "width", scope: "col" }), ...robusts.map((robust) => element("th", { text: `${robust}`, scope: "col" })));
+  const head = element("tr", {}, element("th", { text: "width", scope: "col" }), ...robusts.map((robust) => element("th", { text: dual ? `${robust}` : "%", scope: "col" })));
   const body = widths.map((width) => {
     const line = element("tr", {}, element("th", { text: width, scope: "row" }));
     for (const robust of robusts) {
@@ -116,7 +117,7 @@ function heatMap(root, rows, key, title, pick) {
       if (row && row[key] !== null && row[key] !== undefined) {
         const level = high - low < NARROW ? 1 : (row[key] - low) / (high - low);
         cell.textContent = (100 * row[key]).toFixed(0);
-        cell.title = `width ${width}, robustness ${robust}: ${percent(row[key])}, at least ${percent(row[`${key}_low`] ?? row[key])}`;
+        cell.title = `width ${width}${dual ? `, robustness ${robust}` : ""}: ${percent(row[key])}, at least ${percent(row[`${key}_low`] ?? row[key])}`;
         cell.style.setProperty("--level", level.toFixed(3));
         cell.classList.toggle("half", level > 0.55); // whichever colour of text can be read there
         cell.classList.toggle("deep", level > 0.85);
@@ -128,7 +129,7 @@ function heatMap(root, rows, key, title, pick) {
     return line;
   });
   const table = element("table", { className: key === "attacked" ? "robust" : "" }, element("caption", { text: title }), element("thead", {}, head), element("tbody", {}, ...body));
-  root.append(element("div", { className: "card" }, table, element("div", { className: "axis", text: "robustness →" })));
+  root.append(element("div", { className: "card" }, table, element("div", { className: "axis", text: dual ? "robustness →" : "" })));
   return cells;
 }
 
