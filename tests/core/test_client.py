@@ -28,7 +28,7 @@ from helpers.toys import (
     toy_weights,
 )
 from splitmix.core.batches import ClientData, Split, crop_and_flip, even_batches, shuffled, step_count
-from splitmix.core.client import calibrate_client, score_client, train_client
+from splitmix.core.client import calibrate_client, mixed, score_client, train_client
 from splitmix.core.net import Net, from_moments
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import torch_rng_for
@@ -253,10 +253,23 @@ def test_a_client_goes_on_from_its_own_norms_whatever_the_server_has():
 def test_a_score_counts_the_right_answers_of_every_mix():
     net, weights, x = Net(Tiny), singles(0, 1), DATA.test.batch(torch.arange(13))[0]
     one, other = net.run(ATOM, weights, x)
-    mixes = (bases(0), bases(1), bases(0, 1))
+    mixes = (bases(0), bases(1), bases(0, 1), bases(0, 1, 1))
     tally = score_client(Score(CLIENT, mixes), net, weights, DATA, {})
-    right = [int((logits.argmax(1) == DATA.test.labels).sum()) for logits in (one, other, one + other)]
+    right = [int((z.argmax(1) == DATA.test.labels).sum()) for z in (one, other, one + other, one + 2 * other)]
     assert (tally.correct, tally.samples) == (tuple(right), 13)
+
+
+def test_two_halves_are_all_images():
+    asked = (Score(CLIENT, (bases(0),), Question(norm="client", half=half)) for half in (0, 1, 2))
+    whole, *halves = (score_client(job, Net(Tiny), singles(0), DATA, {}) for job in asked)
+    assert [tally.samples for tally in halves] == [7, 6]
+    assert sum(tally.correct[0] for tally in halves) == whole.correct[0]
+
+
+def test_a_base_that_comes_twice_counts_twice_under_attack_too():
+    net, weights, x = Net(Tiny), singles(0, 1), DATA.test.batch(torch.arange(13))[0]
+    one, other = net.run(ATOM, weights, x)
+    assert_close(mixed(net, bases(0, 1), weights, bases(1, 0, 1), 0.0)(x), (one + 2 * other) / 3)
 
 
 def test_a_last_batch_of_one_can_be_scored_without_statistics():

@@ -27,7 +27,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
 from splitmix.core.rounds import federate
-from splitmix.core.score import calibrate, order_bases, score
+from splitmix.core.score import calibrate, fit_times, order_bases, score
 from splitmix.core.types import Calibrate, Missing, Question, Score, Tally
 
 DOMAINS = {0: "a", 1: "a", 2: "b", 3: "b"}
@@ -55,6 +55,27 @@ class Sizes:
 
     def run(self, weights, jobs):
         return [Tally(job.client, *self.tallies[job.client]) for job in jobs]
+
+
+class Halves:
+    """An engine whose only client has so many right answers more, in each half, for each time that base 1 counts."""
+
+    def __init__(self, first, second):
+        self.more = {1: first, 2: second}
+
+    def run(self, weights, jobs):
+        for job in jobs:
+            times = [[part.base for part in mix].count(1) for mix in job.mixes]
+            yield Tally(0, tuple(50 + self.more[job.question.half] * min(count, 3) for count in times), samples=100)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "times"),
+    [(5, 5, {HALF: (1, 3), FULL: (1, 3, 1, 1)}), (5, -5, {}), (5, 0, {}), (0, 5, {}), (-5, 5, {})],
+)
+def test_a_base_counts_more_often_where_that_helps_on_both_halves_of_the_images(first, second, times):
+    mixes = {ATOM: bases(0), HALF: bases(0, 1), FULL: bases(0, 1, 2, 3)}
+    assert fit_times(Halves(first, second), {}, mixes, [0], Question("val")) == times
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,7 @@ def stripes_grid(folder):
         *({"method": method} for method in ("splitmix", "heterofl", "sheterofl", {"name": "fjord"})),
         {"method": LEVERS, "server": "momentum", "average": 1.0, "optimizer": "adam", "proximal": 0.1},
         {"objective": {"name": "adversarial", "steps": 2}, "norm": "post", "norm_rate": 10.0},
+        {"statistics": "chosen", "mix": "fitted"},
     ],
 )
 @pytest.mark.slow

@@ -21,13 +21,25 @@ ATOM = Width(1, 16)  # four bases of it: tiny nets
 
 
 def random_bundle(
-    out: Path, *, net="digit", atom="1/8", bases=8, dual=True, classes=10, seed=0, packing=None, grid=None, **settings
+    out: Path,
+    *,
+    net="digit",
+    atom="1/8",
+    bases=8,
+    dual=True,
+    classes=10,
+    seed=0,
+    packing=None,
+    grid=None,
+    times=None,
+    **settings,
 ) -> Bundle:
     """A bundle of random bases in another order than they were trained; `grid` True makes up a measured table."""
     config = make_config({"task": "mini", "net": net, "atom": atom, "norm": "tracked", **settings})
     weights = random_weights(net, atom, bases, dual=dual, classes=classes, seed=seed)
     order = tuple(range(bases))[::-1]
-    made = Outcome(made_up_result(net, atom, bases, config.norm), weights, order)
+    result = made_up_result(net, atom, bases, config.norm) | ({"times": times} if times else {})
+    made = Outcome(result, weights, order)
     measured = made_up_grid(atom, bases, dual) if grid else None
     return bundle_outcome(config, made, Path(out), packing or Packing(image=NETS[net].image), measured)
 

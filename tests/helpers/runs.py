@@ -17,6 +17,7 @@ VARIANTS = {
     "post": {"norm": "post"},
     "chosen": {"statistics": "chosen"},
     "global": {"statistics": "global", "method": "heterofl"},
+    "fitted": {"mix": "fitted", "norm": "tracked"},
     "batch": {"norm": "batch", "order": "validation"},
     "tracked": {"norm": "tracked"},
     "local": {"norm": "local", "cohort": 3},

@@ -41,6 +41,7 @@ OTHER = {  # a value for each key that differs from its default
     "optimizer": {"name": "adamw", "beta2": 0.99},
     "proximal": 0.1,
     "statistics": "chosen",
+    "mix": "fitted",
     "precision": "mixed",
     "server": "momentum",
     "average": 0.2,

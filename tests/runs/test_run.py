@@ -15,10 +15,10 @@ from splitmix.core.errors import UserError
 from splitmix.core.score import score
 from splitmix.core.width import Width
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.evaluate import evaluate_run
+from splitmix.runs.evaluate import evaluate_run, open_run
 from splitmix.runs.finish import SCORED_NORMS, ordered
 from splitmix.runs.folder import RunFolder, weights_sha256
-from splitmix.runs.records import read_metrics, read_result
+from splitmix.runs.records import read_metrics, read_result, write_record
 from splitmix.runs.run import train_rounds
 from splitmix.runs.setup import set_up
 
@@ -37,7 +37,7 @@ SCORE_FIELDS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_result_has_all_its_fields(whole, variant):
     result = json.loads((whole(variant) / "result.json").read_text())
-    assert result.keys() == FIELDS | ({"chosen_by"} if variant == "chosen" else set())
+    assert result.keys() == FIELDS | {"chosen": {"chosen_by"}, "fitted": {"times"}}.get(variant, set())
     assert all(row.keys() == SCORE_FIELDS for row in result["scores"])
     assert {row["norm"] for row in result["scores"]} == set(SCORED_NORMS[result["norm"]])
     for row in result["scores"]:
@@ -127,6 +127,21 @@ def test_the_first_scores_are_those_that_the_config_wants(whole, variant):
         (row["norm"], row["clients"]) for row in stored[: len(again)]
     ]
     assert variant == "chosen" or again[0]["norm"] == {"global": "global", "post": "client"}[variant]
+
+
+def test_a_run_is_served_with_the_shares_that_it_found(whole, tmp_path):
+    folder = shutil.copytree(whole("fitted"), tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    again = evaluate_run(folder, [], "test", None, workers=1)
+    assert [row["clients"] for row in again] == [row["clients"] for row in result["scores"]]
+    for times, words in (([1, 9, 1], ""), ([1, 1], "shares of bases"), ([0, 0, 0], "shares of bases")):
+        write_record(folder / "result.json", {**result, "times": {"3/4": times}})
+        if words:
+            with pytest.raises(UserError, match=words):
+                open_run(folder)
+        else:
+            bases = [part.base for part in open_run(folder).setup.mixes()[Width(3, 4)]]
+            assert [bases.count(base) for base in result["bases"][:3]] == times
 
 
 def test_with_a_dial_calibrated_norms_are_trained_like_tracked_ones(own, whole, tmp_path):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.bundles import ATOM, images
+from helpers.bundles import ATOM, images, random_bundle
 from splitmix.core.errors import UserError
 from splitmix.runtime.anytime import Pace, gather, margins
+from splitmix.runtime.model import Model
 
 
 def test_a_prediction_says_classes_probabilities_and_bases(model):
@@ -28,6 +29,27 @@ def test_a_deadline_that_has_passed_leaves_one_base_and_a_late_one_all_of_the_wi
     assert found.bases.tolist() == [bases] * 4
     shares = model(x, ATOM * bases).softmax(-1).numpy()
     np.testing.assert_allclose(found.probabilities, shares, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """A model whose second base counts three times at 1/8, and whose first counts for nothing at 1/4."""
+    times = {"1/8": [1, 3], "1/4": [0, 1, 1, 2]}
+    return Model.load(random_bundle(tmp_path_factory.mktemp("uneven") / "b", atom="1/16", bases=4, times=times).path)
+
+
+@pytest.mark.parametrize(
+    ("width", "shares"),
+    [("1/16", [1.0]), ("1/8", [0.25, 0.75]), ("3/16", [1 / 3] * 3), ("1/4", [0.0, 0.25, 0.25, 0.5])],
+)
+def test_bases_have_their_shares_in_an_answer_however_early_it_is_wanted(uneven, width, shares):
+    x, late = images(5), {"deadline_ms": 3_600_000}
+    votes = uneven.logits_by_base(x, width, 0.3)
+    mean = (votes * torch.tensor(shares)[:, None, None]).sum(0)
+    torch.testing.assert_close(uneven(x, width, 0.3), mean)
+    for wanted in ({}, late, {"confidence": 1.0}):
+        found = uneven.predict(x, width=width, robust=0.3, **wanted)
+        torch.testing.assert_close(torch.from_numpy(found.probabilities), mean.softmax(-1))
 
 
 class Clock:

@@ -107,6 +107,15 @@ def test_the_mean_over_the_first_bases_is_the_mix(net, robust, models, tmp_path)
         assert_same(votes[:bases].mean(0), model(x, width, dial))
 
 
+def test_bases_that_do_not_count_alike_have_their_shares_in_a_mix_and_files_that_say_so(tmp_path):
+    model = Model.load(random_bundle(tmp_path / "b", atom="1/16", bases=2, times={"1/8": [1, 3]}).path)
+    x, mix = pictures(model, 3), session(export_mix(model, tmp_path, robust=0.3).path)
+    assert_same(logits(mix, x), model(x, "1/8", 0.3))
+    one, other = (session(file.path) for file in export_bases(model, tmp_path, robust=0.3))
+    assert json.loads(facts_of(one)["splitmix.times"]) == {"1/8": [1, 3]}
+    assert_same(0.25 * logits(one, x) + 0.75 * logits(other, x), model(x, "1/8", 0.3))
+
+
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("robust", [0, 0.3, 1.0])
 def test_a_fixed_dial_is_no_input(net, robust, models, mixes):
@@ -235,8 +244,8 @@ def test_a_difference_is_that_of_the_logits_or_what_another_answer_loses():
     ],
 )
 def test_a_file_that_differs_from_the_model_is_not_left(make, error, where, models, tmp_path, monkeypatch):
-    def wrong(mix, image, *, rows, robust):
-        graph = plain_graph(mix, image, rows=rows, robust=robust)
+    def wrong(mix, image, *, rows, **settings):
+        graph = plain_graph(mix, image, rows=rows, **settings)
         if error != 1e-3 or rows == slice(2, 3):
             graph.fc3.bias[4] += error
         return graph

@@ -60,7 +60,7 @@ def bundle(
     packing = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)
     made = bundle_run(run, out or run.with_name(f"{run.absolute().name}.bundle"), packing)
     if as_json:
-        show_json(made.manifest.model_dump(mode="json", by_alias=True))
+        show_json(made.manifest.model_dump(mode="json", by_alias=True, exclude=made.manifest.unsaid))
         return
     costs = made.manifest.costs
     say(

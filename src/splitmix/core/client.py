@@ -117,7 +117,8 @@ class Parts:
 def score_client(job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms) -> Tally:
     """Right answers of every mix, on the images as they are or on what an attack makes of them."""
     asked, parts = job.question, parts_of(job)
-    width, split = parts[0].width, drawn(data.split(asked.split), asked.images, asked.seed, job.client)
+    width, split = parts[0].width, halved(data.split(asked.split), asked.half)
+    split = drawn(split, asked.images, asked.seed, job.client)
     weights = with_own_norms(download, parts, net.norm_names(width) if asked.local_norms else set(), own)
     if asked.norm == "client":
         how = Calibrate(job.client, all_parts(job), asked.batch, touched(asked), asked.noise)
@@ -131,6 +132,11 @@ def score_client(job: Score, net: Net, download: Weights, data: ClientData, own:
     for picks in even_batches(len(split), asked.batch):
         correct += torch.stack(right(*split.batch(picks), int(picks[0]))).sum(1).cpu()
     return Tally(job.client, tuple(correct.tolist()), len(split))
+
+
+def halved(split: Split, half: int) -> Split:
+    """All images, or one half of them."""
+    return replace(split, rows=split.rows[half - 1 :: 2]) if half else split
 
 
 def drawn(split: Split, images: int | None, seed: int, client: int) -> Split:
@@ -176,10 +182,12 @@ def attacked_answers(job: Score, net: Net, weights: Weights) -> RightAnswers:
 
 def mixed(net: Net, parts: Sequence[Part], weights: Weights, mix: Sequence[Part], robust: float) -> Predict:
     """A mix as a function of images; `weights` holds `parts`, and what the mix needs of them is cut out once."""
-    rows = [[part.base for part in parts].index(part.base) for part in mix]
+    once = list(dict.fromkeys(mix))
+    rows = [[part.base for part in parts].index(part.base) for part in once]
     picked = {name: value[rows] for name, value in weights.items()}
     own = window(net, parts[0].width, picked, replace(mix[0], shift=0))
-    return lambda x: net.run(mix[0].width, own, x, robust).mean(0)
+    votes = [once.index(part) for part in mix] if len(once) < len(mix) else slice(None)
+    return lambda x: net.run(mix[0].width, own, x, robust)[votes].mean(0)
 
 
 def part_logits(

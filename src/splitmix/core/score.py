@@ -14,10 +14,11 @@ from splitmix.core.net import Net, from_moments, to_moments
 from splitmix.core.objective import Attack
 from splitmix.core.parts import AGGREGATES, middle
 from splitmix.core.rounds import Federation
-from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Update, Weights, at_width
+from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Update, Weights, at_width, repeated
 from splitmix.core.width import Width
 
 Mix = tuple[Part, ...]
+MORE = 8  # times, at most, that bases of a mix count beyond once each
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def score(
 ) -> list[WidthScore]:
     """Score all widths in one pass over the bases; `domains` names each client that is asked, and its domain."""
     tallies = ask(engine, weights, tuple(mixes.values()), tuple(domains), question)
-    return [_row(width, len(mix), i, tallies, domains) for i, (width, mix) in enumerate(mixes.items())]
+    return [_row(width, len(set(mix)), i, tallies, domains) for i, (width, mix) in enumerate(mixes.items())]
 
 
 def ask(
@@ -108,6 +109,54 @@ def order_bases(
         found = found if few else asked(tuple(wider.values()))
         chosen = (*chosen, max(wider, key=lambda part: found[wider[part]]))
     return tuple(part.base for part in (*chosen, *(part for part in parts if part not in chosen)))
+
+
+def fit_times(
+    engine: Engine,
+    weights: Weights,
+    mixes: Mapping[Width, Mix],
+    clients: Sequence[int],
+    question: Question,
+    *,
+    judge: Callable[[Sequence[float]], float] = mean_accuracy,
+) -> dict[Width, tuple[int, ...]]:
+    """How many times each base counts in a mix, for those widths at which that is better than once each.
+
+    Ensemble selection (Caruana et al., ICML 2004) from equal shares on: the base that helps most counts once more,
+    until none helps. One half of the images finds the shares, the other half decides whether they are used.
+    """
+    first, second = (
+        partial(_accuracies, engine, weights, clients, replace(question, half=half), judge) for half in (1, 2)
+    )
+    times = {width: (1,) * len(mix) for width, mix in mixes.items() if len(mix) > 1}
+    equal, growing = dict(times), set(times)
+    for _ in range(MORE):
+        tries = {width: [times[width], *_one_more(times[width])] for width in times if width in growing}
+        found = _tried(first, mixes, tries)
+        for width, counts in tries.items():
+            best = max(counts, key=lambda count: found[width, count])  # of equals the first, which is as it was
+            growing = growing if best != times[width] else growing - {width}
+            times[width] = best
+        if not growing:
+            break
+    tries = {width: [equal[width], times[width]] for width in times if times[width] != equal[width]}
+    found = _tried(second, mixes, tries) if tries else {}
+    return {width: fitted for width, (once, fitted) in tries.items() if found[width, fitted] > found[width, once]}
+
+
+def _one_more(times: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [tuple(count + (i == base) for i, count in enumerate(times)) for base in range(len(times))]
+
+
+def _tried(
+    accuracies: Callable[[Sequence[Mix]], dict[Mix, float]],
+    mixes: Mapping[Width, Mix],
+    tries: Mapping[Width, Sequence[tuple[int, ...]]],
+) -> dict[tuple[Width, tuple[int, ...]], float]:
+    """The accuracy of each width with each of these times, from one pass over the images."""
+    asked = {(width, times): repeated(mixes[width], times) for width, counts in tries.items() for times in counts}
+    found = accuracies(list(asked.values()))
+    return {key: found[mix] for key, mix in asked.items()}
 
 
 def _accuracies(

@@ -106,11 +106,12 @@ class Question:
     images: int | None = None  # at most so many of each client, drawn by the seed
     seed: int = 0
     noise: Attack | None = None  # makes the training images on which a client calibrates its noisy norms
+    half: int = 0  # 1 or 2: only every second image, from the first or from the second on
 
 
 @dataclass(frozen=True)
 class Score:
-    """Job: count the right answers of each mix (a tuple of parts whose logits are averaged)."""
+    """Job: count the right answers of each mix (a tuple of parts whose logits are averaged; a part may come twice)."""
 
     client: int
     mixes: tuple[tuple[Part, ...], ...]
@@ -166,6 +167,15 @@ def nested_width(name: str) -> Width | None:
 def plain_name(name: str) -> str:
     """The entry's name in the net itself, whatever width it belongs to."""
     return name.rpartition(":")[2]
+
+
+def repeated(mix: tuple[Part, ...], times: tuple[int, ...]) -> tuple[Part, ...]:
+    """A mix in which each part is named so many times: it then counts as often in the mean.
+
+    >>> [part.base for part in repeated((Part(3, Width(1, 8)), Part(0, Width(1, 8))), (1, 2))]
+    [3, 0, 0]
+    """
+    return tuple(part for part, count in zip(mix, times, strict=True) for _ in range(count))
 
 
 def group_by_width(parts: Iterable[Part]) -> dict[tuple[Width, int], tuple[Part, ...]]:

@@ -86,6 +86,7 @@ def bundle_outcome(
             ],
             costs=costs_of(net, atom, image, [len(data) for data in files]),
             table=table_of(result, norm, grid),
+            times=result.get("times", {}),
             trained=trained_of(config, result),
             versions=versions(),
         )

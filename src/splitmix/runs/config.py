@@ -50,6 +50,9 @@ class Config(BaseModel):
         description="with norm post, whose count: each client's own, those of all, or the better on validation",
     )
     order: Literal["natural", "validation", "greedy"] = Field("greedy", description="which bases are mixed first")
+    mix: Literal["equal", "fitted"] = Field(
+        "equal", description="how bases count in a mix: alike, or as fitted on validation images where that is better"
+    )
     schedule: Literal["constant", "cosine", "steps"] = Field("cosine", description="learning rate over the rounds")
     floor: float = Field(0.0, ge=0, le=1, description="lowest factor of the cosine schedule")
     milestones: list[int] = Field([150, 250], description="rounds at which the steps schedule divides by ten")
@@ -156,6 +159,7 @@ BEFORE: dict[str, object] = {
     "proximal": 0.0,
     "statistics": "client",
     "aggregate": "mean",
+    "mix": "equal",
 }
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},

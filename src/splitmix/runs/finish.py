@@ -16,8 +16,9 @@ from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
-from splitmix.core.score import WidthScore, calibrate, order_bases, score
+from splitmix.core.score import WidthScore, calibrate, fit_times, order_bases, score
 from splitmix.core.types import Part, Question, Weights, nested_width
+from splitmix.core.width import parse_width
 from splitmix.data.tasks import task_about
 from splitmix.nets.cost import mix_cost
 from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
@@ -61,6 +62,7 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         norms = tuple(sorted(norms, key=lambda norm: norm != best_of(found)))
     order = ordered(setup, engine, weights, norms[0])
     setup = replace(setup, method=setup.method.ordered(order))
+    setup = fitted(setup, engine, weights, norms[0]) if config.mix == "fitted" else setup
     scores: list[StoredScore] = []
     for norm in norms:
         used, question = served_with(setup, weights, norm)
@@ -95,6 +97,8 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
     }
     if len(found) > 1:
         result["chosen_by"] = found
+    if config.mix == "fitted":
+        result["times"] = {str(width): list(times) for width, times in setup.times.items()}
     if setup.net.rescaled is not None:
         result["rescaled"] = sorted(setup.net.rescaled) if config.rescale_init else []
     return Outcome(result, weights, order)
@@ -118,6 +122,16 @@ def stored_outcome(path: Path) -> Outcome:
     if not same:
         raise UserError(f"the weights in '{path}' are not those that its result.json speaks of; train it anew")
     return Outcome(result, weights, order)
+
+
+def served(setup: Setup, outcome: Outcome) -> Setup:
+    """The set-up of a finished run: its bases in order, each counting in a mix as often as the run found."""
+    setup = replace(setup, method=setup.method.ordered(outcome.order))
+    found, mixes = outcome.result.get("times", {}), setup.mixes()
+    times = {parse_width(width): tuple(counts) for width, counts in found.items()}
+    if any(len(mixes.get(width, ())) != len(counts) or not any(counts) for width, counts in times.items()):
+        raise UserError("the run's result.json has shares of bases that its method does not mix; train it anew")
+    return replace(setup, times=times)
 
 
 def calibrated(setup: Setup, engine: RunEngine, weights: Weights) -> Weights:
@@ -149,6 +163,13 @@ def ordered(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> tup
     weights, question = served_with(setup, weights, norm, "val")
     clients, greedy = list(setup.domains), config.order == "greedy"
     return order_bases(engine, weights, parts, clients, question, greedy=greedy, judge=setup.judge)
+
+
+def fitted(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> Setup:
+    """The set-up, in whose mixes bases count as often as validation images say, with these norm statistics."""
+    used, question = served_with(setup, weights, norm, "val")
+    times = fit_times(engine, used, setup.mixes(), list(setup.domains), question, judge=setup.judge)
+    return replace(setup, times=times)
 
 
 def served_with(setup: Setup, weights: Weights, norm: str, split: str = "test") -> tuple[Weights, Question]:
@@ -194,7 +215,8 @@ def client_rows(setup: Setup) -> list[StoredClient]:
 def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) -> list[StoredScore]:
     """Parameters, MACs and the time of a single image beside each accuracy."""
     found = {}
-    for width, parts in setup.mixes().items():
+    for width in setup.method.widths:
+        parts = setup.method.compose(width)
         cost = mix_cost(setup.net.build, parts[0].width, len(parts), setup.image)
         found[str(width)] = (cost.parameters, cost.macs, latency_ms(setup, weights, parts))
     rows: list[StoredScore] = []

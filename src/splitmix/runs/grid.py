@@ -117,7 +117,13 @@ def measure_grid(
             for questions in (clean, attacked)
         )
     rows = [
-        _row(width, dial, len(mix), _mean(plain[i], place, domains), _mean(under[i], place, domains) if under else None)
+        _row(
+            width,
+            dial,
+            len(set(mix)),
+            _mean(plain[i], place, domains),
+            _mean(under[i], place, domains) if under else None,
+        )
         for place, (width, mix) in enumerate(mixes.items())
         for i, dial in enumerate(dials)
     ]

@@ -164,6 +164,7 @@ class Result(TypedDict):
     best_round: NotRequired[int]
     order: NotRequired[str]
     bases: NotRequired[list[int]]
+    times: NotRequired[dict[WidthText, list[Count]]]  # that the bases of a mix count, where that is not once each
     weights_sha256: NotRequired[str]
     seconds: NotRequired[float]
     workers: NotRequired[Count]

@@ -1,7 +1,7 @@
 """From a config to the objects of a run, each checked before any training starts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from inspect import Parameter, signature
 from pathlib import Path
@@ -17,7 +17,7 @@ from splitmix.core.net import Build, Net
 from splitmix.core.objective import Attack, Objective, Trial
 from splitmix.core.rounds import SCHEDULES, Federation
 from splitmix.core.score import Mix, mean_accuracy, middle_accuracy
-from splitmix.core.types import Layout, Plan, Question, Setting, Weights
+from splitmix.core.types import Layout, Plan, Question, Setting, Weights, repeated
 from splitmix.core.width import Width, parse_width
 from splitmix.data.budgets import RoundBudgets, check_budgets, parse_budgets
 from splitmix.data.task import Task
@@ -82,6 +82,7 @@ class Setup:
     net: Net
     objective: Objective
     how: Federation
+    times: Mapping[Width, tuple[int, ...]] = field(default_factory=dict)  # that bases of a mix count, if not once each
 
     @property
     def domains(self) -> dict[int, str]:
@@ -119,7 +120,8 @@ class Setup:
 
     def mixes(self, widths: Sequence[Width] = ()) -> dict[Width, Mix]:
         """The mix of each width, or of all if none is named."""
-        return {width: self.method.compose(width) for width in widths or self.method.widths}
+        mixes = {width: self.method.compose(width) for width in widths or self.method.widths}
+        return {width: repeated(mix, self.times.get(width, (1,) * len(mix))) for width, mix in mixes.items()}
 
     def question(self, split: str, norm: str = "stored") -> Question:
         """How clients are asked for their accuracy."""
@@ -147,7 +149,7 @@ def set_up(
     if task is None:
         settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
         task = find_task(config.task, root=root, seed=config.seed, settings=settings)
-    check_validation(config.norm, task)
+    check_validation(config, task)
     atom = parse_width(config.atom)
     budgets = parse_budgets(config.budgets, clients=len(task.shards), seed=config.seed)
     check_budgets(budgets, atom)
@@ -237,9 +239,12 @@ def federation(config: Config) -> Federation:
     )
 
 
-def check_validation(norm: str, task: TaskFacts) -> None:
-    """The best round is chosen on validation images; norms that use the batch's statistics need two of them."""
-    least = 1 if norm in ("tracked", "local") else 2
+def check_validation(config: Config, task: TaskFacts) -> None:
+    """The best round is chosen on validation images; norms that use the batch's statistics need two of them.
+
+    Shares of bases are fitted on one half of them and tried on the other.
+    """
+    least = (1 if config.norm in ("tracked", "local") else 2) * (2 if config.mix == "fitted" else 1)
     if all(len(shard.val) < least for shard in task.shards):
         raise UserError(
             f"no client of the task '{task.name}' has {least} validation images, by which the best round is chosen; "

@@ -19,7 +19,7 @@ from splitmix.data.task import Task
 from splitmix.engines.simulator import default_workers
 from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import make_config
-from splitmix.runs.finish import Outcome, finish, stored_outcome
+from splitmix.runs.finish import Outcome, finish, served, stored_outcome
 from splitmix.runs.progress import terminal_watcher
 from splitmix.runs.records import Result
 from splitmix.runs.run import run_in_folder, train_rounds
@@ -58,7 +58,7 @@ class Trained:
     def __call__(self, x: ArrayLike, width: Width | str | float = 1) -> Tensor:
         """Logits (n, class) of images given as in training: (n, height, width, channels), uint8 or float in [0, 1]."""
         images = to_net(checked_images(x, self.setup.image))
-        mix = self.method.compose(parse_width(width))
+        (mix,) = served(self.setup, self.outcome).mixes([parse_width(width)]).values()
         download = cut(self.net, self.method.layout, self.weights, covering(mix))
         with torch.inference_mode():
             return mean_logits(part_logits(self.net, download, [mix], images), mix)

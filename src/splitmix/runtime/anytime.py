@@ -10,6 +10,7 @@ from torch import Tensor
 
 from splitmix.core.errors import UserError
 
+Mean = Callable[[Tensor], Tensor]  # logits of the first bases (base, n, class) -> (n, class)
 Votes = Callable[[int, int, Tensor], Tensor]  # first base, last base, images -> logits (base, n, class)
 
 
@@ -48,6 +49,7 @@ def gather(
     images: Tensor,
     *,
     pace: Pace,
+    mean: Mean = lambda logits: logits.mean(0),
     deadline: float = math.inf,
     confidence: float = math.inf,
 ) -> tuple[Tensor, Tensor]:
@@ -56,7 +58,7 @@ def gather(
     `deadline` is a moment of `perf_counter`: a step is begun only if, by the pace so far, it ends before. `confidence`
     is a margin: an image is settled once its best class leads the second by as much, in the mean's probabilities.
     """
-    total, used = torch.zeros(()), torch.zeros(len(images), dtype=torch.int64)
+    seen, used = torch.zeros(count, len(images), 1), torch.zeros(len(images), dtype=torch.int64)
     rows, done = torch.arange(len(images)), 0  # the images that are not settled, and the bases that they have had
     while len(rows) and done < count:
         began = perf_counter()
@@ -65,13 +67,17 @@ def gather(
         if done and not more:
             break
         more = max(1, more)
-        found = votes(done, done + more, images[rows]).sum(0)
-        total = total.index_add(0, rows, found) if done else found
+        found = votes(done, done + more, images[rows])
+        seen = seen if done else found.new_zeros(count, len(images), found.shape[-1])
+        seen[done : done + more, rows] = found
         pace.learn(more, len(rows), perf_counter() - began)
         done += more
         used[rows] = done
-        rows = rows[margins(total[rows] / done) < confidence]
-    return total / used[:, None], used
+        rows = rows[margins(mean(seen[:done, rows])) < confidence]
+    logits = torch.zeros_like(seen[0])
+    for bases in used.unique().tolist():
+        logits[used == bases] = mean(seen[:bases, used == bases])
+    return logits, used
 
 
 def margins(logits: Tensor) -> Tensor:

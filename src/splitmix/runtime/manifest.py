@@ -114,6 +114,7 @@ class Manifest(ManifestRecord):
     bases: Annotated[list[BaseRecord], Field(min_length=1, max_length=64)]
     costs: Annotated[list[CostRecord], Field(max_length=64)]
     table: TableRecord
+    times: dict[WidthText, list[Annotated[int, Field(ge=0, le=1000)]]] = Field(default_factory=dict)
     trained: dict[Name, Text]
     versions: dict[Name, Name]
     sha256: Sha = "0" * 64  # of all the rest
@@ -128,6 +129,16 @@ class Manifest(ManifestRecord):
         """The widths of the whole bundle, whatever has arrived of it."""
         return tuple(self.width * bases for bases in range(1, len(self.bases) + 1))
 
+    @property
+    def unsaid(self) -> set[str]:
+        """Keys that its file leaves out: older versions read a bundle whose bases all count alike."""
+        return set() if self.times else {"times"}
+
+    def shares(self, bases: int) -> tuple[float, ...]:
+        """What each of the first bases counts in their mean; nothing, if all count alike."""
+        times = self.times.get(str(self.width * bases), [])
+        return tuple(count / sum(times) for count in times)
+
     def cost(self, width: Width) -> CostRecord:
         return self.costs[int(width / self.width) - 1]
 
@@ -141,7 +152,7 @@ class Manifest(ManifestRecord):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Manifest":
-        checks = (_check_schema, _check_net, _check_bases, _check_classes, _check_costs, _check_table)
+        checks = (_check_schema, _check_net, _check_bases, _check_classes, _check_costs, _check_table, _check_times)
         for check in checks:
             check(self)
         return self
@@ -208,9 +219,15 @@ def _check_table(said: Manifest) -> None:
                 raise ValueError("its table has an accuracy outside its own interval")
 
 
+def _check_times(said: Manifest) -> None:
+    counts = {str(width): bases for bases, width in enumerate(said.widths, start=1)}
+    if any(counts.get(width) != len(times) or not any(times) for width, times in said.times.items()):
+        raise ValueError("it does not say of each base of a width how many times it counts")
+
+
 def to_bytes(manifest: Manifest) -> bytes:
     """The manifest as a file, with the hash of the rest in it."""
-    said = manifest.model_dump(mode="json", by_alias=True)
+    said = manifest.model_dump(mode="json", by_alias=True, exclude=manifest.unsaid)
     return (json.dumps({**said, "sha256": digest(said)}, indent=1) + "\n").encode()
 
 

@@ -186,7 +186,12 @@ class Model:
 
     def __call__(self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float | None = None) -> Tensor:
         """Logits (n, class): the mean of those of the bases."""
-        return self.logits_by_base(x, width, robust).mean(0)
+        return self.mean(self.logits_by_base(x, width, robust))
+
+    def mean(self, votes: Tensor) -> Tensor:
+        """Logits (n, class) of the votes of the first bases, (base, n, class): their mean, by the bundle's shares."""
+        shares = self.manifest.shares(len(votes))
+        return torch.tensordot(votes.new_tensor(shares), votes, 1) if shares else votes.mean(0)
 
     def logits_by_base(
         self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float | None = None
@@ -215,12 +220,14 @@ class Model:
         margin = inf if confidence is None else checked_confidence(confidence)
         images = self._images(x)
         if deadline == margin == inf:
-            logits, used = run(held.mix(0, bases), images, strength).mean(0), torch.full((len(images),), bases)
+            logits = self.mean(run(held.mix(0, bases), images, strength))
+            used = torch.full((len(images),), bases)
         else:
             logits, used = gather(
                 lambda start, stop, some: run(held.mix(start, stop), some, strength),
                 bases,
                 images,
+                mean=self.mean,
                 pace=held.pace,
                 deadline=deadline,
                 confidence=margin,

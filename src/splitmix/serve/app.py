@@ -117,7 +117,7 @@ def _add_facts(app: FastAPI, service: Service, name: str) -> None:
         """What is served now: classes, widths, what each costs, and the measured table."""
         return facts_of(model, name, service.attack)
 
-    @app.get("/api/manifest")
+    @app.get("/api/manifest", response_model_exclude=model.manifest.unsaid)
     async def manifest() -> Manifest:
         """The manifest of the bundle, as it is on disk."""
         return model.manifest

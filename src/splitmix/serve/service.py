@@ -90,7 +90,7 @@ class Service:
         """What the mix says of each picture, and what each base says; all in one batch."""
         began = perf_counter()
         logits = self.model.logits_by_base(np.stack(pictures), width, robust)  # (base, n, class)
-        shares = logits.mean(0).softmax(-1).numpy()
+        shares = self.model.mean(logits).softmax(-1).numpy()
         milliseconds = 1e3 * (perf_counter() - began)
         chances, classes = logits.softmax(-1).max(-1)  # (base, n)
         votes = [
@@ -129,7 +129,7 @@ class Service:
         def predict(x: Tensor) -> Tensor:
             if self._closing:
                 raise BusyError(503, "the server is being stopped; try again in a moment")
-            return mix(x, robust).mean(0)
+            return self.model.mean(mix(x, robust))
 
         rng = torch.Generator().manual_seed(0)  # the same question has the same answer
         made = self.attack(predict, to_net(pixels[None]), torch.tensor([away]), rng)

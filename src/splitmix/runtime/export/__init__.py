@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import fx
 
 from splitmix import __version__
@@ -62,7 +63,10 @@ def export_mix(
 def export_bases(
     model: Model, folder: Path, *, width: WidthLike | None = None, robust: float | None = None, format: str = "onnx"
 ) -> list[Exported]:
-    """One file for each base of a width; the mean of the logits of the first k is what the model says at k bases."""
+    """One file for each base of a width; the mean of the logits of the first k is what the model says at k bases.
+
+    Where they do not count alike in it, each file says how many times they do, by width.
+    """
     widths = _widths(model, width)
     parts = [(f"base-{base}", slice(base, base + 1)) for base in range(len(widths))]
     return _export(model, Path(folder), parts, widths, robust, format)
@@ -85,7 +89,8 @@ def _export(
     try:
         files = {}
         for name, rows in parts:
-            graph = plain_graph(mix, model.image, rows=rows, robust=fixed)
+            shares = model.manifest.shares(len(range(mix.bases)[rows]))
+            graph = plain_graph(mix, model.image, rows=rows, robust=fixed, shares=shares)
             files[folder / f"{name}{suffix}"] = kind.write(graph, model.image, about(model, mix.bases, rows, fixed))
         runs = [kind.open(data) for data in files.values()]
     except ImportError as missing:
@@ -110,7 +115,8 @@ def check(model: Model, runs: Sequence[RunFile], widths: Sequence[Width], robust
         images = probes(model.image, size)
         votes = np.stack([run(images, robust) for run in runs])
         for k, width in enumerate(widths, start=1):
-            found = difference(votes[:k].mean(0), model(images, width, robust).numpy())
+            mean = model.mean(torch.from_numpy(votes[:k])).numpy()
+            found = difference(mean, model(images, width, robust).numpy())
             if not found <= MOST:  # so that NaN is too much
                 raise UserError(
                     f"the exported graph does not compute what the model does: at width {width} and robust {robust:g} "
@@ -155,4 +161,6 @@ def about(model: Model, bases: int, rows: slice, robust: float | None) -> dict[s
         "robust": dial,
         "calibration": f"{model.calibration.images} images of a device" if model.calibration else "of the bundle",
     }
+    if said.times:
+        facts["times"] = json.dumps(said.times)
     return {f"splitmix.{key}": value for key, value in facts.items()}

@@ -23,8 +23,12 @@ RunFile = Callable[[Array, float], Array]  # a file at work: images and a dial t
 ALL = slice(None)
 
 
-def plain_graph(mix: Mix, image: Sequence[int], *, rows: slice = ALL, robust: float | None = None) -> fx.GraphModule:
+def plain_graph(
+    mix: Mix, image: Sequence[int], *, rows: slice = ALL, robust: float | None = None, shares: Sequence[float] = ()
+) -> fx.GraphModule:
     """A module from images (n, height, width, channel) in [0, 1] to mean logits (n, class); `rows` picks bases.
+
+    Each of them has its share in the mean; where none are given, all have the same.
 
     Where the norms have a dial that `robust` does not fix, it is a second input: a tensor of one number, cut to [0, 1].
     """
@@ -32,7 +36,7 @@ def plain_graph(mix: Mix, image: Sequence[int], *, rows: slice = ALL, robust: fl
     height, width, channels = image
     with torch.no_grad():
         ShapeProp(traced).propagate(torch.zeros(1, channels, height, width), 0.0)
-    return _Writer(traced, mix.bases, rows, robust).write()
+    return _Writer(traced, mix.bases, rows, robust, shares).write()
 
 
 def has_dial(module: fx.GraphModule) -> bool:
@@ -113,8 +117,11 @@ class _Affine:
 class _Writer:
     """Writes the graph of a net anew, layer by layer, for some of its bases."""
 
-    def __init__(self, traced: fx.GraphModule, bases: int, rows: slice, robust: float | None) -> None:
+    def __init__(
+        self, traced: fx.GraphModule, bases: int, rows: slice, robust: float | None, shares: Sequence[float]
+    ) -> None:
         self.traced, self.bases, self.rows, self.robust = traced, bases, rows, robust or 0.0
+        self.shares = shares
         self.root, self.graph = nn.Module(), fx.Graph()
         blends = {name: layer for name, layer in traced.named_modules() if isinstance(layer, Blend)}
         self.norms = {name: self._affine(blend) for name, blend in blends.items()}
@@ -169,7 +176,8 @@ class _Writer:
         if isinstance(layer, Conv):
             return _conv(layer, weight, bias, groups=1 if shared else len(weight))
         if last:
-            return _linear(weight.transpose(0, 1).flatten(1) / len(weight), bias.mean(0))
+            shares = weight.new_tensor(self.shares or [1 / len(weight)] * len(weight))
+            return _linear((weight * shares[:, None, None]).transpose(0, 1).flatten(1), shares @ bias)
         return _linear(weight.flatten(0, 1), bias.flatten()) if shared else Side(weight, bias)
 
     def _affine(self, blend: Blend) -> _Affine:
