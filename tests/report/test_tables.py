@@ -63,6 +63,11 @@ def test_the_caption_says_which_norm_statistics_were_chosen_and_by_how_much():
     assert "widest mix" not in width_table(RESULT).caption
 
 
+def test_the_caption_says_at_which_widths_bases_do_not_count_alike():
+    assert "by fitted shares at 1/4, 1, elsewhere" in width_table({**RESULT, "times": {"1/4": [2], "1": [1]}}).caption
+    assert "fitted" not in width_table({**RESULT, "times": {}}).caption
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0, "0"), (999, "999"), (1000, "1.00k"), (999_999, "1.00M"), (41_476_000, "41.5M"), (2e12, "2.00T"), (None, "-")],

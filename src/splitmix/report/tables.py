@@ -245,6 +245,8 @@ def _caption(result: Result, main: tuple[str, str], others: Sequence[tuple[str, 
     sentences += [f"Norms use {norm_text(result)}.", *filter(None, [norm_choice(result)])]
     beside = dict.fromkeys(name for name, _ in others if name != norm)
     sentences += [f"'{name} norms' use {NORM_WORDS.get(name, name)}." for name in beside]
+    if result.get("times"):
+        sentences.append(f"Bases count by fitted shares at {', '.join(result['times'])}, elsewhere alike.")
     sentences.append(f"Seed {result.get('seed', '-')}, {result.get('rounds', '-')} rounds.")
     if "data" in result:
         sentences.append(f"Data: {result['data'].rstrip('.')}.")
