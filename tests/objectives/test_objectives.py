@@ -114,8 +114,9 @@ def test_noisy_norms_are_calibrated_by_the_attack_that_they_were_trained_by():
 
 def test_a_users_own_net_may_have_a_dial():
     assert setup_of(Tiny, objective="adversarial").dial
-    with pytest.raises(UserError, match=r"takes no setting 'dual'; write it as build\(width, \*, dual=False\)"):
-        setup_of(plain_build, objective="adversarial")
+    assert setup_of(plain_build, objective="adversarial").dial
+    with pytest.raises(UserError, match=r"takes no setting 'film'; write it as build\(width, \*, film=False\)"):
+        setup_of(plain_build, objective="oat")
     assert not setup_of(plain_build, objective={"name": "adversarial", "dual": False}).dial
 
 

@@ -7,9 +7,10 @@ from rich.console import Console
 
 from helpers.commands import TRAIN
 from helpers.tiny_task import stripes_task
-from helpers.toys import METHOD
+from helpers.toys import METHOD, Tiny
 from splitmix.cli import main
 from splitmix.core.errors import UserError
+from splitmix.core.net import Net
 from splitmix.runs.config import Config
 from splitmix.runs.progress import Board, terminal_watcher
 
@@ -23,6 +24,7 @@ class Setup:
     task = stripes_task(name="[red]stripes")
 
     method = METHOD
+    net = Net(Tiny)
 
 
 def watched(watcher, row=None):

@@ -17,7 +17,7 @@ TorchNorm = nn.modules.batchnorm._BatchNorm
 class Net:
     """What `build(width)` makes, at every width, without any state of its own.
 
-    A module whose class says `stackable = True` (its layers come from `splitmix.nets.layers`) runs its bases side by
+    A module whose class says `stackable = True` (its layers come from `splitmix.nets`) runs its bases side by
     side, in training at most `stack` of them if the class says so; any other module runs base after base.
     """
 
@@ -25,6 +25,9 @@ class Net:
         self.build, self.stacked = build, stacked
         self.rescaled: Collection[str] | None = None  # entries that start smaller in a narrow net; None: see `init`
         self.known_blocks: Mapping[str, int] = {}  # of a net that does not name them itself
+        self.axes = 3  # of one sample; with two more, each base has a batch of its own
+        self.stacking = ""  # of a user's own net: "yes", or why its bases run one after another
+        self.apart = False  # whether bases cannot run side by side when each has a batch of its own
         self._templates: dict[tuple[Width, str], Template] = {}
         self.windows: dict[tuple[Width, Width, int], Any] = Recent()  # what `core.parts` found of windows in this net
 
@@ -40,7 +43,7 @@ class Net:
 
     def blocks(self, width: Width) -> Mapping[str, int]:
         """Entries whose input axis is a flattened image: how many inputs belong to one channel."""
-        return getattr(self.template(width).module, "blocks", self.known_blocks)
+        return getattr(type(self.template(width).module), "blocks", self.known_blocks)
 
     def parameter_names(self, width: Width) -> set[str]:
         return self.template(width).parameters
@@ -96,20 +99,19 @@ class Net:
 
     def _run(self, template: "Template", weights: Weights, x: Tensor, robust: float | Tensor, training: bool) -> Tensor:
         template.set_training(training)
-        bases = next(iter(weights.values())).shape[0]
+        bases, own = next(iter(weights.values())).shape[0], x.dim() == self.axes + 2  # own samples for each base
         if not template.stackable:
             rows = [{name: weights[name][i] for name in template.shapes} for i in range(bases)]
             x = x.contiguous() if template.fragile else x
-            own = x.dim() == 5  # own images for each base
             return torch.stack([template(row, x[i] if own else x, robust) for i, row in enumerate(rows)])
-        most = getattr(template.module, "stack", bases) if training else bases  # what pays off in training
-        size = min(bases, most) if self.stacked else 1
+        most = getattr(type(template.module), "stack", bases) if training else bases  # what pays off in training
+        size = min(bases, most) if self.stacked and not (own and self.apart) else 1
         if size >= bases:
-            return _stacked(template, weights, x, robust)
+            return _stacked(template, weights, x, robust, own)
         pieces = {name: torch.split(weights[name], size) for name in template.shapes}
-        images = torch.split(x, size) if x.dim() == 5 else [x] * -(-bases // size)
+        images = torch.split(x, size) if own else [x] * -(-bases // size)
         chunks = [{name: piece[i] for name, piece in pieces.items()} for i in range(len(images))]
-        return torch.cat([_stacked(template, w, i, robust) for w, i in zip(chunks, images, strict=True)])
+        return torch.cat([_stacked(template, w, i, robust, own) for w, i in zip(chunks, images, strict=True)])
 
     def _fresh(self, width: Width, address: tuple[int, int], rescale: bool, tracked: bool) -> Weights:
         with torch.random.fork_rng(devices=[]):
@@ -214,8 +216,8 @@ def _stackable(module: nn.Module) -> bool:
     return bool(getattr(module, "stackable", False))
 
 
-def _stacked(template: Template, weights: Weights, x: Tensor, robust: float | Tensor) -> Tensor:
-    if x.dim() == 5:  # own images for each base: (base, batch, channel, height, width)
+def _stacked(template: Template, weights: Weights, x: Tensor, robust: float | Tensor, own: bool) -> Tensor:
+    if own:  # (base, batch, channel, ...)
         x = x.transpose(0, 1).flatten(1, 2)
     logits = template(weights, x, robust)
     return logits.reshape(len(logits), next(iter(weights.values())).shape[0], -1).transpose(0, 1)

@@ -49,13 +49,19 @@ class Linear(nn.Module):
         self.bias = _uniform((1, outputs), fan_in=inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        bases, outputs, inputs = self.weight.shape
-        if bases == 1:
-            return F.linear(x, self.weight.flatten(0, 1), self.bias.flatten())
-        shared = x.shape[1] == inputs  # all bases see the same features
-        stacked = x.t().expand(bases, -1, -1) if shared else x.unflatten(1, (bases, inputs)).permute(1, 2, 0)
-        y = torch.baddbmm(self.bias.unsqueeze(2), self.weight, stacked)  # the weights' gradient comes out contiguous
-        return y.permute(2, 0, 1).reshape(-1, bases * outputs)
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Each base's linear map of its features, (batch, base*features); plain features are shared by all bases."""
+    bases, outputs, inputs = weight.shape
+    if bases == 1:
+        return F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
+    shared = x.shape[1] == inputs
+    stacked = x.t().expand(bases, -1, -1) if shared else x.unflatten(1, (bases, inputs)).permute(1, 2, 0)
+    # this way round the weights' gradient comes out contiguous
+    y = torch.bmm(weight, stacked) if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, stacked)
+    return y.permute(2, 0, 1).reshape(-1, bases * outputs)
 
 
 class BatchNorm(nn.Module):
@@ -101,16 +107,21 @@ class Norm(nn.Module):
         self.noisy = BatchNorm(channels, eps=eps, divisor=divisor) if dual else None
 
     def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
-        if self.noisy is None or (isinstance(robust, float | int) and robust == 0):
-            return self.clean(x)
-        if isinstance(robust, float | int) and robust == 1:
-            return self.noisy(x)
-        if self.training:
-            raise ValueError(f"norms blend only in eval mode; train at robust=0 or robust=1, not {robust}")
-        (a0, b0), (a1, b1) = self.clean.affine(), self.noisy.affine()
-        shape = (1, -1) + (1,) * (x.dim() - 2)
-        a, b = a0 + robust * (a1 - a0), b0 + robust * (b1 - b0)  # both are affine maps, so is their blend
-        return x * a.view(shape) + b.view(shape)
+        return turned(x, robust, self.clean, self.noisy)
+
+
+def turned(x: Tensor, robust: float | Tensor, clean: BatchNorm, noisy: BatchNorm | None) -> Tensor:
+    """What a dial makes of two norms: with fixed statistics both are affine maps, so is what lies between them."""
+    if noisy is None or (isinstance(robust, float | int) and robust == 0):
+        return BatchNorm.forward(clean, x)
+    if isinstance(robust, float | int) and robust == 1:
+        return BatchNorm.forward(noisy, x)
+    if clean.training:
+        raise ValueError(f"norms blend only in eval mode; train at robust=0 or robust=1, not {robust}")
+    (a0, b0), (a1, b1) = clean.affine(), noisy.affine()
+    shape = (1, -1) + (1,) * (x.dim() - 2)
+    a, b = a0 + robust * (a1 - a0), b0 + robust * (b1 - b0)
+    return x * a.view(shape) + b.view(shape)
 
 
 def scaled(channels: int, width: Fraction) -> int:

@@ -101,6 +101,8 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         result["times"] = {str(width): list(times) for width, times in setup.times.items()}
     if setup.net.rescaled is not None:
         result["rescaled"] = sorted(setup.net.rescaled) if config.rescale_init else []
+    if setup.net.stacking:
+        result["stacked"] = setup.net.stacking
     return Outcome(result, weights, order)
 
 

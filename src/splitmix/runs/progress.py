@@ -166,11 +166,12 @@ class Board(Watcher):
 
 
 def headline(setup: Setup, start: int) -> str:
-    """What is about to run, in a line."""
+    """What is about to run, in a line; a second says why the bases of a net run one after another."""
     config, layout = setup.config, setup.method.layout
     begin = f"resumed after round {start}" if start else f"{config.rounds} rounds"
     who = f"{config.method_name} on {setup.task.name}: {len(setup.task.shards)} clients"
-    return f"{who}, {layout.count} x width {layout.width}, {begin}, seed {config.seed}"
+    looped = f"\nits bases run one after another: {why}" if (why := setup.net.stacking) not in ("", "yes") else ""
+    return f"{who}, {layout.count} x width {layout.width}, {begin}, seed {config.seed}{looped}"
 
 
 def accuracies(rows: Sequence[MetricRow]) -> str:

@@ -175,6 +175,7 @@ class Result(TypedDict):
     objective: NotRequired[str]
     image: NotRequired[list[int]]
     rescaled: NotRequired[list[str]]
+    stacked: NotRequired[str]
 
 
 def read_result(folder: Path) -> Result:

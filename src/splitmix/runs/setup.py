@@ -28,6 +28,7 @@ from splitmix.methods import find_method
 from splitmix.methods.bases import Bases
 from splitmix.methods.optimizers import find_optimizer, find_server
 from splitmix.nets import find_net
+from splitmix.nets.swap import Swap, stacked_net
 from splitmix.nets.trace import channels_roll, rescaled_names, trace
 from splitmix.objectives import find_objective
 from splitmix.runs.config import Config
@@ -161,6 +162,7 @@ def set_up(
     check_norm(config.norm, method, given, setting.budgets)
     check_statistics(config)
     check_net(build, method.layout.width, task, dial=bool(given.needs))
+    check_dial(build, method.layout.width)
     net = traced_net(build, method.layout, task) if own else Net(build)
     return Setup(config, task, budgets, method, net, method.objective(given), federation(config))
 
@@ -176,11 +178,13 @@ def make_build(config: Config, task: TaskFacts) -> Build:
 
 
 def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:
-    """The net as the objective needs it, such as with dual norms."""
+    """The net as the objective needs it, such as with dual norms: a plain net is given those by itself."""
     takes = signature(build).parameters
     if not needs or any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
         return partial(build, **needs) if needs else build
     for need in needs.keys() - takes.keys():
+        if need == "dual":
+            return Swap(build, stacked=False, dual=True)
         raise UserError(
             f"this objective needs a net with a robustness dial, but this one takes no setting '{need}'; "
             f"write it as build(width, *, {need}=False) with norms from splitmix.nets, or choose another net"
@@ -188,12 +192,24 @@ def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:
     return partial(build, **needs)
 
 
+def check_dial(build: Build, width: Width) -> None:
+    """A plain net has a robustness dial if it has batch norms: each has got a noisy twin."""
+    if isinstance(build, Swap) and not any(".noisy." in f".{name}" for name in Net(build).statistic_names(width)):
+        raise UserError(
+            "this net has no batch norms of PyTorch's own, so it has no robustness dial; choose one with batch norms, "
+            'or train it without a dial by objective={name="adversarial", dual=false}'
+        )
+
+
 def traced_net(build: Build, layout: Layout, task: TaskFacts) -> Net:
-    """A user's own net, with what must be known of its entries to start narrow nets well and to shift windows."""
-    net, width = Net(build), layout.width
+    """A user's own net, with what must be known of it: to start narrow nets well, to shift windows, to stack bases."""
+    width, plain = layout.width, Net(build)
     x = as_images(torch.rand(4, *task.image, generator=torch.Generator().manual_seed(0)))
     traced = trace(build(width), x)
-    net.rescaled, net.known_blocks = rescaled_names(net, width, traced), traced.blocks
+    loop = layout.count > 1 and not plain.template(width).stackable
+    net = stacked_net(build, width, x) if loop else plain
+    net.axes, net.known_blocks = len(task.image), traced.blocks
+    net.rescaled = rescaled_names(net, width, traced)
     if layout.moving and not channels_roll(net, width, net.init(Layout(1, width), 0), x):
         raise UserError(
             "this method shifts its windows over the channels, but this net computes something else when its channels "
