@@ -86,6 +86,10 @@ def pooled(*layers, channels):
     return lambda width: nn.Sequential(*layers, Lambda(lambda x: x.mean((2, 3))), nn.Linear(channels, 3))
 
 
+def weighed(x):
+    return x * x.mean((2, 3), keepdim=True)
+
+
 def rows(width):
     layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), Lambda(lambda x: x.reshape(-1, 4 * 36)), nn.Linear(4 * 36, 6), nn.ReLU())
     return nn.Sequential(*layers, nn.Linear(6, 3))
@@ -122,13 +126,13 @@ STACKABLE = {
     "a norm of whole maps": (pooled(nn.Conv2d(3, 4, 1), nn.LayerNorm((4, 8, 8)), channels=4), IMAGE),
     "slopes": (pooled(nn.Conv2d(3, 4, 3), nn.PReLU(4), nn.Conv2d(4, 4, 3), nn.PReLU(), channels=4), IMAGE),
     "dropout by a function": (pooled(nn.Conv2d(3, 4, 3), Lambda(F.dropout), channels=4), IMAGE),
-    "channels that are weighed": (pooled(nn.Conv2d(3, 4, 1), Lambda(lambda x: x * x.mean((2, 3), True)), channels=4), IMAGE),
+    "channels that are weighed": (pooled(nn.Conv2d(3, 4, 1), Lambda(weighed), channels=4), IMAGE),
     "one layer in two places": (twice, TABLE),
     "maps as rows": (rows, IMAGE),
     "one linear layer": (lambda width: nn.Linear(12, 3), TABLE),
     "words": (words, (5,)),
     "tokens": (lambda width: nn.Sequential(nn.Linear(8, 8), tokens(width)), TOKENS),
-}  # fmt: skip
+}
 
 
 def trial(shape):
