@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from splitmix.core.errors import UserError, printable, shown
+from splitmix.core.errors import UserError, printable
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 
@@ -31,7 +31,7 @@ class SchemaError(DamagedError):
     """It is of another schema than this version reads."""
 
     def __init__(self, schema: object) -> None:
-        super().__init__(f"its schema is {shown(schema)}, not 1")
+        super().__init__(f"its schema is {printable(repr(schema)[:60])}, not 1")
         self.schema = schema
 
 
@@ -45,7 +45,7 @@ def read_record(file: Path, kind: type[T], *, damaged: str = "is damaged", remed
     except DamagedError as error:
         told = f"{damaged} ({error}); {remedy}"
         if newer and isinstance(error, SchemaError):
-            told = f"has the schema {shown(error.schema)}, but this version reads 1; {newer}"
+            told = f"has the schema {printable(repr(error.schema)[:60])}, but this version reads 1; {newer}"
     raise UserError(f"'{file}' {told}")
 
 
