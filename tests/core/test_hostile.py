@@ -2,12 +2,14 @@
 
 import weakref
 from dataclasses import replace
+from functools import cache
 
 import pytest
+import torch
 
 from helpers.answers import ATTACKER, NET, Attacker, Tampered
 from helpers.toys import ATOM, LAYOUT, METHOD, PLAN, ToyClients, bases, to_bytes, toy_simulator, toy_weights
-from splitmix.core.parts import merge
+from splitmix.core.parts import cut, merge
 from splitmix.core.rounds import Federation, federate, make_jobs
 from splitmix.core.score import Question, score
 from splitmix.core.types import Missing
@@ -63,6 +65,55 @@ def test_going_too_far_in_every_round_from_the_first_on_harms_nothing(without, t
     attacked, reports = run_with(Attacker((trick,)), rounds=len(TRICKS))
     assert all(ATTACKER in report.seen.clipped for report in reports)
     assert accuracy(attacked) >= without - 0.01
+
+
+CROWD = ToyClients((24, 20, 28, 16, 24, 32, 20, 24, 28, 20), (Width(1),) * 10)
+HOSTILE = (2, 7)  # a fifth
+STRANGERS = {"clip": 2.0, "max_samples": "10x"}  # the defaults on Flower
+POISON = {  # what becomes of an entry, of what it was and of what it should be now
+    "none": lambda was, now, round: now,
+    "flipped signs, 4.5 times as far": lambda was, now, round: was - 4.5 * (now - was),
+    "denormals": lambda was, now, round: torch.full_like(now, 1e-40),
+    "bases turned over in the first round": lambda was, now, round: now if round else -4 * was,
+    "10**9 samples": lambda was, now, round: was - 4.5 * (now - was),
+}
+
+
+class Poisonous(Tampered):
+    """A crowd a fifth of which sends poison of one kind."""
+
+    def profiles(self, round):
+        boasts = HOSTILE if self.tamper == "10**9 samples" else ()
+        return [replace(p, samples=10**9) if p.client in boasts else p for p in self.engine.profiles(round)]
+
+    def run(self, weights, jobs):
+        for asked, got in zip(jobs, self.engine.run(weights, jobs), strict=True):
+            old = cut(NET, LAYOUT, weights, asked.parts)
+            spoilt = {n: POISON[self.tamper](old[n], v, asked.round) for n, v in got.weights.items()}
+            samples = 10**9 if self.tamper == "10**9 samples" else got.samples
+            yield replace(got, weights=spoilt, samples=samples) if asked.client in HOSTILE else got
+
+
+@cache
+def poisoned(kind, **settings):
+    """The accuracy of a crowd of whom a fifth sends poison."""
+    engine = Poisonous(kind, toy_simulator(CROWD))
+    how = Federation(8, replace(PLAN, batch=8), seed=2, **settings)
+    return accuracy(federate(METHOD, engine, NET, toy_weights(), how))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", POISON)
+def test_a_fifth_that_sends_poison_within_all_checks_costs_little(kind):
+    honest = poisoned("none")
+    assert honest > 0.95
+    assert poisoned(kind, **STRANGERS) > honest - 0.08
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["flipped signs, 4.5 times as far", "10**9 samples"])
+def test_without_these_settings_it_costs_much(kind):
+    assert poisoned(kind) < poisoned("none") - 0.2
 
 
 def test_without_the_bound_one_client_is_enough_to_end_it():

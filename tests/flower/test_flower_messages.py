@@ -76,7 +76,8 @@ def test_only_known_records_are_made_of_what_a_stranger_writes():
         '"Train"': '"Popen"',
         '"round": 2': ('"round": "2"', '"round": true', '"round": 2, "more": 1'),
         '"round": 2, ': "",
-        '"1/4"': '"1/0"',
+        '"shift": 0': ('"shift": 0.5', '"shift": null'),
+        '"1/4"': ('"1/0"', '"1e20000000"', '"1e-300000"'),
         '"run": "a run"': f'"run": "{"x" * (1 << 20)}"',
     }
     spoiled = [
