@@ -12,6 +12,7 @@ from PIL import Image
 from helpers.serving import CLIENT, HANGS, PIXELS, Waiting, dial, get, heard, post, post_raw, raw, send_file, serving
 from splitmix.core.errors import UserError
 from splitmix.serve.limits import Hosts, ServerLimits
+from splitmix.serve.server import Door, address_of, bind
 
 pytestmark = pytest.mark.slow  # a real server on a real socket
 
@@ -84,6 +85,20 @@ def test_half_sent_requests_of_one_address_shut_nobody_out(served, half):
         assert raw(address, PLAIN, OTHER).startswith(b"HTTP/1.1 200")
         with suppress(ConnectionError):
             assert heard(lines[0])[:12] in (b"", b"HTTP/1.1 429")
+
+
+def test_who_comes_too_often_is_shut_out_before_anything_is_made_of_the_line():
+    with bind("127.0.0.1", 0) as listening, ExitStack() as held:
+        address = address_of(listening)
+        door = held.enter_context(Door.of(listening.dup(), rate=1))
+        door.rates.clock = lambda: 0.0
+        door.setblocking(False)
+        lines = [held.enter_context(dial(address, source)) for source in (*[OTHER] * 5, "127.0.0.1")]
+        heard_of = [held.enter_context(door.accept()[0]).getpeername()[0] for _ in range(3)]
+        assert heard_of == [OTHER, OTHER, "127.0.0.1"]
+        with pytest.raises(BlockingIOError):
+            door.accept()
+        assert [heard(line) for line in lines[2:5]] == [b""] * 3  # hung up on
 
 
 def test_a_line_whose_answer_is_under_way_does_not_give_way(served):

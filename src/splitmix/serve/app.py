@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Annotated, Any
@@ -94,9 +93,9 @@ def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None
     async def predict(request: Request) -> PictureAnswer:
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
         asked = perf_counter()
-        ask, decode = await read_question(request, limits.pixels)
+        ask, picture = await read_question(request, service.model.image, limits.pixels)
         who = household(request.client.host if request.client else "")
-        return await service.answer(ask, partial(decode, service.model.image), asked=asked, who=who)
+        return await service.answer(ask, picture, asked=asked, who=who)
 
     @app.get("/api/plan", responses=ERRORS)
     async def plan(limits: Annotated[PlanQuestion, Query()]) -> PlanAnswer:

@@ -15,7 +15,6 @@ from splitmix.runtime.images import Pixels, picture_from_file, picture_from_pixe
 from splitmix.runtime.manifest import CostRecord, TableRecord
 from splitmix.runtime.plan import DialOption
 
-Decode = Callable[[tuple[int, ...]], Pixels]  # the shape of the model's images -> the picture; takes a moment
 Asked = TypeVar("Asked", bound=BaseModel)
 MOST_SETTINGS = 20
 logging.getLogger("python_multipart").addHandler(logging.NullHandler())  # strangers' forms do not fill our output
@@ -143,17 +142,19 @@ class PlanAnswer(BaseModel):
     relax: dict[str, float] = Field(description="what the missed limits would have to be")
 
 
-async def read_question(request: Request, most_pixels: int) -> tuple[PictureQuestion, Decode]:
-    """How to classify, and how to get at the picture."""
+async def read_question(
+    request: Request, shape: tuple[int, ...], most_pixels: int
+) -> tuple[PictureQuestion, Pixels | Callable[[], Pixels]]:
+    """How to classify, and the picture of this shape; a file is yet to be decoded, which takes a moment."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         ask = checked(PixelQuestion, await read_json(request))
-        return ask, lambda shape: picture_from_pixels(ask.pixels, shape)
+        return ask, picture_from_pixels(ask.pixels, shape)
     if kind != "multipart/form-data":
         raise HTTPException(415, f"a body of type {shown(kind)} was sent; send application/json or multipart/form-data")
     fields, data = await read_form(request)
     settings = {key: value if value != "" else None for key, value in fields.items()}
-    return checked(PictureQuestion, settings), lambda shape: picture_from_file(data, shape, most=most_pixels)
+    return checked(PictureQuestion, settings), lambda: picture_from_file(data, shape, most=most_pixels)
 
 
 async def read_form(request: Request) -> tuple[dict[str, Any], bytes]:

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from splitmix.core.errors import UserError
-from splitmix.serve.limits import ServerLimits, household
+from splitmix.serve.limits import RequestRates, ServerLimits, household
 
 ACCEPTED = 16  # connections that are let in at a time, before those that are in are looked after again
 QUEUE = 1024  # connections that wait to be let in
@@ -93,21 +93,42 @@ def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None]
         timeout_graceful_shutdown=2,
         backlog=ACCEPTED,
     )
-    return Server(config, ready)
+    return Server(config, limits.rate, ready)
 
 
 class Server(uvicorn.Server):
     """Lets few in at a time, as many as want to may wait; says when it serves."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, rate: float, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self.ready = ready
+        self.rate, self.ready = rate, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or ():
-            listening.listen(QUEUE)  # asyncio has set the length of the queue to what it accepts at a time
+        doors: list[socket.socket] = [Door.of(listening.dup(), self.rate) for listening in sockets or ()]
+        await super().startup(doors)
+        for door in doors:
+            door.listen(QUEUE)  # asyncio has set the length of the queue to what it accepts at a time
         self.ready()
+
+
+class Door(socket.socket):
+    """A listening socket that shuts whoever comes more often than the rate, before anything is made of the line."""
+
+    rates: RequestRates
+
+    @classmethod
+    def of(cls, listening: socket.socket, rate: float) -> "Door":
+        door = cls(fileno=listening.detach())
+        door.rates = RequestRates(rate)
+        return door
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next line that may be heard; raises, as any socket does, when nobody is there."""
+        while True:
+            line, address = super().accept()
+            if not self.rates.wait(address[0]):
+                return line, address
+            line.close()
 
 
 class Patient(H11Protocol):
@@ -119,6 +140,7 @@ class Patient(H11Protocol):
 
     limits: ClassVar[ServerLimits]
     lines: ClassVar[dict[str, dict["Patient", None]]]  # of this server: by address, the oldest first
+    stopping: ClassVar[bool] = False
     head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -127,7 +149,9 @@ class Patient(H11Protocol):
         self.address = household(self.client[0] if self.client else "")
         mine, most = self.lines.setdefault(self.address, {}), self.limits.of_one_address(self.limits.each)
         mine[self] = None
-        if len(mine) > most:
+        if self.stopping:  # it was on its way in
+            self.shutdown()
+        elif len(mine) > most:
             last = next((line for line in mine if not line.answering), self)
             last.hang_up(429, f"more than {most} connections from your address; close some")
             last.forget()
@@ -179,6 +203,7 @@ class Patient(H11Protocol):
 
     def shutdown(self) -> None:
         """Answer what has been asked in full; whoever has sent half a request need not be waited for."""
+        type(self).stopping = True
         if self.answering:
             super().shutdown()
         else:

@@ -28,7 +28,7 @@ class Service:
 
     def __init__(self, model: Model, attack: Attack | None, limits: ServerLimits) -> None:
         self.model, self.attack, self.metrics = model, attack, Metrics()
-        self._crew, self._closing = Crew(limits), False
+        self._crew, self._closing, self._most_attacks = Crew(limits), False, limits.attacks
         self._probing = asyncio.Lock()
         self._measured: tuple[Measured, ...] | None = None
 
@@ -53,16 +53,17 @@ class Service:
         return PlanAnswer(fits=found.fits, option=found.option, binding=list(found.binding), relax=found.relax)
 
     async def answer(
-        self, ask: PictureQuestion, decode: Callable[[], Pixels], *, asked: float, who: str = ""
+        self, ask: PictureQuestion, picture: Pixels | Callable[[], Pixels], *, asked: float, who: str = ""
     ) -> PictureAnswer:
         """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock.
 
-        Plain questions that wait with the same dial are answered in one go.
+        Plain questions that wait with the same dial are answered in one go. A picture that is yet to be decoded is so
+        in a thread; like attacks, that leaves one to plain questions.
         """
         width = self.model.widths[-1] if ask.width is None else parse_width(ask.width)
         robust, hit, target = ask.robust or 0.0, None, None if ask.label is None else self._class(ask.label)
         self.metrics.waiting.set(self._crew.under_way)
-        pixels = await self._crew.run(decode, who=who)
+        pixels = picture if isinstance(picture, np.ndarray) else await self._crew.run(picture, who=who, costly=True)
         if ask.deadline_ms is None and ask.confidence is None:
             verdicts = partial(self._verdicts, width, robust)
             verdict = await self._crew.run_together(verdicts, pixels, key=(width, robust), who=who)
@@ -70,7 +71,7 @@ class Service:
             verdict, width = await self._crew.run(partial(self._hurried, ask, pixels, width, robust, asked), who=who)
         if ask.attack:
             attacked = partial(self._attacked, pixels, width, robust, target, verdict)
-            hit = await self._crew.run(attacked, who=who, costly=True)
+            hit = await self._crew.run(attacked, who=who, costly=True, most=self._most_attacks)
         return self._costed(verdict, width, robust, hit)
 
     def _costed(self, verdict: Verdict, width: Width, robust: float, hit: Attacked | None) -> PictureAnswer:

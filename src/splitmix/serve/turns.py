@@ -99,34 +99,27 @@ class Crew:
         """Jobs that run or wait."""
         return self._running + len(self._turns)
 
-    async def run(self, work: Callable[[], Done], *, who: str = "", costly: bool = False) -> Done:
-        """Do some work when it is its turn, or refuse it if too much is waiting."""
-        return await self._queue(lambda _: [work()], None, None, who, costly)
+    async def run(
+        self, work: Callable[[], Done], *, who: str = "", costly: bool = False, most: int | None = None
+    ) -> Done:
+        """Do some work when it is its turn, or refuse it if too much, or `most` of the same address, is waiting."""
+        return await self._queue(Job(lambda _: [work()], None, None, costly, _future()), who, most)
 
     async def run_together(
         self, work: Callable[[Sequence[Given]], Sequence[Done]], given: Given, *, key: Hashable, who: str = ""
     ) -> Done:
         """The same for work on many things at once: whatever waits with this key is done in one go."""
-        return await self._queue(work, given, key, who, False)
+        return await self._queue(Job(work, given, key, False, _future()), who)
 
-    async def _queue(
-        self,
-        work: Callable[[Sequence[Given]], Sequence[Done]],
-        given: Given,
-        key: Hashable,
-        who: str,
-        costly: bool,
-    ) -> Done:
-        limits, line = self._limits, (who, costly)
-        if self._turns.behind(line) >= limits.of_one_address(limits.attacks if costly else limits.each):
+    async def _queue(self, job: Job, who: str, most: int | None = None) -> Any:
+        limits, line = self._limits, (who, job.costly)
+        if self._turns.behind(line) >= limits.of_one_address(limits.each if most is None else most):
             raise BusyError(429, "too much that came from your address is waiting; try again in a moment")
         if self.under_way >= limits.threads + limits.waiting:
             raise BusyError(503, "too many predictions are waiting; try again in a moment")
-        job = Job(work, given, key, costly, asyncio.get_running_loop().create_future())
         self._turns.add(line, job)
         self._start()
-        found: Done = await job.done
-        return found
+        return await job.done
 
     def close(self) -> None:
         """Finish what runs, and drop what waits."""
@@ -156,6 +149,10 @@ class Crew:
             else:
                 job.done.set_result(outcome)
         self._start()
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
 
 
 def outcomes(jobs: Sequence[Job]) -> list[Any]:
