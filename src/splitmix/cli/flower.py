@@ -250,7 +250,8 @@ def train_remotely(
     if site.nodes:  # we know them
         budgets = [node.config["budget"] for node in site.nodes]
         given = {"clients": site.clients, "budgets": {"name": "each", "widths": budgets}, **given}
-    config = make_config({**STRANGERS, **given})
+    alone = {"clip": 0.0} if given.get("privacy") else {}  # privacy has a bound of its own
+    config = make_config({**STRANGERS, **alone, **given})
     client_count(config)
     folder = out or default_folder(config)
     submit(site, Order(config, folder.resolve(), resume, command, where.deadline))

@@ -1,12 +1,16 @@
-"""The protocols: a method says who trains what, an engine carries jobs to clients, a server steps by what came."""
+"""The protocols: a method says who trains what, an engine carries jobs to clients, a server steps by what came.
+
+Where clients are to stay private, a privacy merges what came in place of the mean.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
+from splitmix.core.net import Net
 from splitmix.core.objective import Objective
-from splitmix.core.types import Job, Layout, Part, Profile, Weights
+from splitmix.core.types import Job, Layout, Part, Profile, Train, Update, Weights
 from splitmix.core.width import Width
 
 
@@ -84,4 +88,23 @@ class Server(Protocol):
 
     def step(self, change: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         """By how much to move, and what to keep, entry by entry."""
+        ...
+
+
+class Privacy(Protocol):
+    """How updates are merged so that the weights tell little of any one client; without one, by their mean."""
+
+    @property
+    def delta(self) -> float:
+        """The chance at which they may tell more than `epsilon` says."""
+        ...
+
+    def merge(
+        self, net: Net, layout: Layout, weights: Weights, jobs: Sequence[Train], updates: Iterable[Update], seed: int
+    ) -> Weights:
+        """The next weights, of the updates that came to these jobs."""
+        ...
+
+    def epsilon(self, times: int) -> float:
+        """What the weights may tell of a client that took part so many times."""
         ...

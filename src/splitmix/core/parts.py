@@ -1,5 +1,6 @@
 """Cutting parts out of the server's weights and merging them back."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import nan
@@ -183,6 +184,17 @@ def _home(weights: Weights, part: Part, name: str, value: Tensor, places: Mappin
     own = at_width(part.width, name)  # statistics of the part's width, if they are kept
     kept = own if own in weights else name
     return kept, ... if weights[kept].shape[1:] == value.shape else _outer(places[plain_name(name)])
+
+
+def times_held(net: Net, layout: Layout, names: Iterable[str], parts: Iterable[Part]) -> Weights:
+    """How many of the parts hold each number of these entries of the server's weights."""
+    shapes = net.shapes(layout.width)
+    times = {name: torch.zeros(layout.count, *shapes[name]) for name in names}
+    for part, often in Counter(parts).items():
+        places = windows_of(net, layout.width, part)
+        for name, count in times.items():
+            count[part.base][_outer(places[name])] += often
+    return times
 
 
 def windows_of(net: Net, full: Width, part: Part) -> Mapping[str, Axes]:

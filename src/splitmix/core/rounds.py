@@ -11,7 +11,7 @@ from torch import Tensor
 
 from splitmix.core.admission import Admission, Attendance, Usual, plausible
 from splitmix.core.errors import UserError
-from splitmix.core.method import Engine, Method, Server
+from splitmix.core.method import Engine, Method, Privacy, Server
 from splitmix.core.net import Net
 from splitmix.core.parts import AGGREGATES, covering, merge, merge_middle
 from splitmix.core.reproducible import one_thread, rng_for
@@ -85,6 +85,7 @@ class Federation:
     server: Server | None = None  # None: the mean of what came is the next model
     average: int = 0  # so many of the last rounds are averaged, for what is served
     aggregate: str = "mean"  # or "trimmed" or "median": of the updates of a base
+    privacy: Privacy | None = None  # None: the weights may tell all of a client
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def one_round(
         admission.seen.missing.extend(boasting)
         updates = admission.admitted(jobs, engine.run(weights, jobs))
         with one_thread():
-            merged = aggregated(net, method, weights, updates, how.aggregate)
+            merged = aggregated(method, net, weights, jobs, updates, how)
         seen, downloads = admission.seen, [download_size(net, weights, job.parts) for job in jobs]
         sent += sum(size for _, size in downloads)
         if cohort and seen.came >= how.min_share * len(jobs):
@@ -205,10 +206,14 @@ def one_round(
     )
 
 
-def aggregated(net: Net, method: Method, weights: Weights, updates: Iterable[Update], how: str) -> Weights:
-    """The weights that come of a round's updates: their mean, or the middle of them."""
-    if AGGREGATES[how]:
-        return merge_middle(net, method.layout, weights, updates, AGGREGATES[how])
+def aggregated(
+    method: Method, net: Net, weights: Weights, jobs: Sequence[Train], updates: Iterable[Update], how: Federation
+) -> Weights:
+    """The weights that come of a round's updates: their mean, the middle of them, or what keeps clients private."""
+    if how.privacy is not None:
+        return how.privacy.merge(net, method.layout, weights, jobs, updates, how.seed)
+    if AGGREGATES[how.aggregate]:
+        return merge_middle(net, method.layout, weights, updates, AGGREGATES[how.aggregate])
     return merge(net, method.layout, weights, (replace(u, weight=method.weigh(u.parts)) for u in updates))
 
 

@@ -13,6 +13,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.types import Weights
 from splitmix.core.width import Width, parse_width
+from splitmix.methods.privacy import find_privacy
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost, weightless
 from splitmix.runs.config import Config, make_config, read_toml
@@ -115,6 +116,11 @@ def check_method(config: Config) -> None:
 
 def served_norm(config: Config, calibrate: bool) -> NormKind:
     """Which statistics the bundle has; a device must give one image the answer that it gives many."""
+    if find_privacy(config.privacy) is not None:
+        raise UserError(
+            "a run with privacy cannot be bundled, as no norm statistics left its clients and a device needs some; "
+            "score it where it was trained, with: splitmix eval"
+        )
     if config.norm == "local":
         raise UserError(
             "a run with norm=local cannot be bundled, as its norms never left the clients; train with norm=post or "

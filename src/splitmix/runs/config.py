@@ -5,7 +5,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -88,6 +88,9 @@ class Config(BaseModel):
         None,
         description="clients that register more are not asked: a number, 10x: of the median, or any; on Flower: 10x",
     )
+    privacy: dict[str, Any] | None = Field(
+        None, description="{clip=1.0, noise=1.0, delta=1e-5}: bounded updates, noise over them; default: none"
+    )
     clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
     partition: Setting | None = Field(
         None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}"
@@ -119,7 +122,7 @@ class Config(BaseModel):
             raise ValueError(f"{str(value)[:20]} is no number of samples; give one, a multiple such as 10x, or any")
         return value if str(value).endswith("x") else int(value)
 
-    @field_validator("task", "method", "net", "objective", "optimizer", "server", "budgets", "partition")
+    @field_validator("task", "method", "net", "objective", "optimizer", "server", "privacy", "budgets", "partition")
     @classmethod
     def _known(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.field_name not in (info.context or {}).get("own", ()):
@@ -160,6 +163,7 @@ BEFORE: dict[str, object] = {
     "statistics": "client",
     "aggregate": "mean",
     "mix": "equal",
+    "privacy": None,
 }
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},
@@ -297,12 +301,13 @@ def _check_name(key: str, value: Any) -> None:
     from splitmix.data.tasks import check_task
     from splitmix.methods import METHODS
     from splitmix.methods.optimizers import find_optimizer, find_server
+    from splitmix.methods.privacy import find_privacy
     from splitmix.nets import find_net
     from splitmix.objectives import find_objective
 
-    checks = {
+    checks: dict[str, Callable[[Any], object]] = {
         **{"task": check_task, "net": find_net, "partition": parse_partition},
-        **{"objective": find_objective, "optimizer": find_optimizer, "server": find_server},
+        **{"objective": find_objective, "optimizer": find_optimizer, "server": find_server, "privacy": find_privacy},
     }
     if key in checks:
         checks[key](value)

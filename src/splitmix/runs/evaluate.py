@@ -11,7 +11,7 @@ from splitmix.core.types import Question, Weights
 from splitmix.core.width import Width
 from splitmix.engines.simulator import Simulator
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.finish import SCORED_NORMS, score_row, served, served_with, stored_outcome
+from splitmix.runs.finish import score_row, scored_norms, served, served_with, stored_outcome
 from splitmix.runs.folder import Norms, RunFolder, give_norms
 from splitmix.runs.records import Result, StoredScore, main_scores
 from splitmix.runs.setup import Setup, set_up
@@ -73,7 +73,7 @@ def stored_norms(setup: Setup, path: Path) -> Norms:
 
 def scored_norm(setup: Setup, main: str | None, norm: str | None, *, fixed: bool = False) -> str:
     """The norm statistics asked for, if a run of this kind has them; else its main ones."""
-    known = [name for name in SCORED_NORMS[setup.config.norm] if not (fixed and name == "batch")]
+    known = [name for name in scored_norms(setup) if not (fixed and name == "batch")]
     known.sort(key=lambda name: name != main)
     chosen = norm or known[0]
     if fixed and chosen == "batch":

@@ -4,6 +4,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 
@@ -55,8 +56,8 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
     """Calibrate the best round, choose its norm statistics, order its bases, and score every width on test images."""
     began, config = perf_counter(), setup.config
     give_norms(engine, state.best_norms)
-    weights = calibrated(setup, engine, state.best) if config.norm in ("batch", "post") else state.best
-    norms, found = SCORED_NORMS[config.norm], dict[str, float]()
+    norms, found = scored_norms(setup), dict[str, float]()
+    weights = calibrated(setup, engine, state.best) if "global" in norms else state.best
     if config.statistics != "client":
         found = widest_accuracies(setup, engine, weights, STATISTICS[config.statistics])
         norms = tuple(sorted(norms, key=lambda norm: norm != best_of(found)))
@@ -95,6 +96,8 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         "clients": client_rows(setup),
         "scores": scores,
     }
+    if setup.how.privacy and state.epsilon is not None and isfinite(state.epsilon):
+        result["epsilon"], result["delta"] = state.epsilon, setup.how.privacy.delta
     if len(found) > 1:
         result["chosen_by"] = found
     if config.mix == "fitted":
@@ -134,6 +137,11 @@ def served(setup: Setup, outcome: Outcome) -> Setup:
     if any(len(mixes.get(width, ())) != len(counts) or not any(counts) for width, counts in times.items()):
         raise UserError("the run's result.json has shares of bases that its method does not mix; train it anew")
     return replace(setup, times=times)
+
+
+def scored_norms(setup: Setup) -> tuple[str, ...]:
+    """The norm statistics that a run is scored with; with privacy none that leave the clients."""
+    return tuple(norm for norm in SCORED_NORMS[setup.config.norm] if norm != "global" or setup.how.privacy is None)
 
 
 def calibrated(setup: Setup, engine: RunEngine, weights: Weights) -> Weights:
@@ -230,7 +238,8 @@ def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) ->
 
 def latency_ms(setup: Setup, weights: Weights, parts: tuple[Part, ...], repeats: int = 30) -> float:
     """Time of one image through a mix, on one thread: the best of many, since other processes only add to it."""
-    download = cut(setup.net, setup.method.layout, weights, parts)
+    blank = setup.net.init(setup.method.layout, 0, tracked=True)  # statistics, where there are none: to the same time
+    download = cut(setup.net, setup.method.layout, blank | weights, parts)
     image = torch.rand(1, *setup.image)
     x = image.permute(0, 3, 1, 2) if image.dim() == 4 else image
     times = []

@@ -60,6 +60,7 @@ class State:
     seconds: float = 0.0  # spent so far, over all resumes
     usual: Mapping[str, float] = field(default_factory=dict)  # how far updates of the last round moved a base
     kept: Weights = field(default_factory=dict)  # by the server from round to round, such as momenta
+    epsilon: float | None = None  # what the weights may tell of a client; None: all. It follows from the metrics
 
     @property
     def served(self) -> Weights:

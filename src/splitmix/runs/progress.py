@@ -67,7 +67,7 @@ class Bar(Watcher):
         self.progress.start()
 
     def round(self, row: MetricRow) -> None:
-        self.progress.update(self.bar, completed=row["round"] + 1)
+        self.progress.update(self.bar, completed=row["round"] + 1, description=f"rounds{privacy_of(row)}")
 
     def scores(self, rows: Sequence[MetricRow]) -> None:
         self.progress.update(self.bar, accuracy=accuracies(rows))
@@ -92,6 +92,8 @@ class Lines(Watcher):
 
     def round(self, row: MetricRow) -> None:
         self.done = row["round"] + 1
+        if "epsilon" in row:
+            self._say(f"round {self.done}/{self.total}{privacy_of(row)}")
 
     def scores(self, rows: Sequence[MetricRow]) -> None:
         spent = perf_counter() - self.began
@@ -172,6 +174,11 @@ def headline(setup: Setup, start: int) -> str:
     who = f"{config.method_name} on {setup.task.name}: {len(setup.task.shards)} clients"
     looped = f"\nits bases run one after another: {why}" if (why := setup.net.stacking) not in ("", "yes") else ""
     return f"{who}, {layout.count} x width {layout.width}, {begin}, seed {config.seed}{looped}"
+
+
+def privacy_of(row: MetricRow) -> str:
+    """What the weights of a private run may tell of a client by now."""
+    return f", epsilon {row['epsilon']:.3g}" if "epsilon" in row else ""
 
 
 def accuracies(rows: Sequence[MetricRow]) -> str:

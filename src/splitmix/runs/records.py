@@ -5,7 +5,7 @@ that make no sense are skipped, and characters that cannot be printed (which cou
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
@@ -176,6 +176,8 @@ class Result(TypedDict):
     image: NotRequired[list[int]]
     rescaled: NotRequired[list[str]]
     stacked: NotRequired[str]
+    epsilon: NotRequired[float]  # with privacy: what the weights may tell of a client, but for a chance of `delta`
+    delta: NotRequired[float]
 
 
 def read_result(folder: Path) -> Result:
@@ -268,6 +270,7 @@ class MetricRow(TypedDict):
     missing: NotRequired[list[StoredAbsence]]
     repeated: NotRequired[list[AttendanceRow]]
     usual: NotRequired[dict[str, float]]
+    epsilon: NotRequired[float]
     split: NotRequired[str]
     norm: NotRequired[str]  # which statistics the norms used; not said: those of the batch, or running ones
     width: NotRequired[WidthText]
@@ -292,8 +295,13 @@ def read_metrics(folder: Path) -> list[MetricRow]:
 
 def clients_asked(rows: Iterable[MetricRow], rounds: int) -> int | None:
     """How many clients were asked in the first so many rounds; None if the rows do not say it of each."""
-    cohorts = [row["cohort"] for row in rows if row["kind"] == "round" and row["round"] < rounds and "cohort" in row]
+    cohorts = cohorts_asked(rows, rounds)
     return sum(map(len, cohorts)) if len(cohorts) == rounds else None
+
+
+def cohorts_asked(rows: Iterable[MetricRow], rounds: int) -> list[Sequence[int]]:
+    """The clients that were asked in each of the first so many rounds of which the rows tell it."""
+    return [row["cohort"] for row in rows if row["kind"] == "round" and row["round"] < rounds and "cohort" in row]
 
 
 def round_seconds(rows: Iterable[MetricRow]) -> float:

@@ -1,8 +1,10 @@
 """One run: its rounds, and its folder, in which it can be killed at any moment and resumed."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from math import isinf
 from pathlib import Path
 from time import perf_counter
 
@@ -16,7 +18,7 @@ from splitmix.runs.config import check_same_config, to_toml
 from splitmix.runs.finish import STATISTICS, Outcome, best_of, calibrated, finish, served_with, store_outcome
 from splitmix.runs.folder import RunEngine, RunFolder, State, give_norms, kept_norms
 from splitmix.runs.progress import Watcher
-from splitmix.runs.records import AttendanceRow, MetricRow, StoredTrial, clients_asked, read_metrics
+from splitmix.runs.records import AttendanceRow, MetricRow, StoredTrial, clients_asked, cohorts_asked, read_metrics
 from splitmix.runs.setup import Setup
 
 TRIED = 512  # images, over all clients, that are attacked to choose a round: an attack takes its time
@@ -95,11 +97,16 @@ def train_rounds(
     """Train from a state, or from the start, to the last round; where that leaves the run, its best round included."""
     now, config = state or State(0, setup.fresh_weights()), setup.config
     began = perf_counter() - now.seconds
+    rows = read_metrics(folder.path) if folder and now.round else []
+    cohorts = cohorts_asked(rows, now.round)
+    now = replace(now, epsilon=spent(setup, cohorts, now.round))
 
     def after_round(report: RoundReport) -> None:
         nonlocal now
-        tell([round_row(report)], watchers, folder)
+        cohorts.append(report.seen.cohort)
         now = replace(now, round=report.round + 1, weights=report.weights, usual=report.usual, kept=report.kept)
+        now = replace(now, epsilon=spent(setup, cohorts, now.round))
+        tell([round_row(report, now.epsilon)], watchers, folder)
         last = now.round == config.rounds
         if last or now.round % config.eval_every == 0:
             now, rows = validated(setup, engine, now)
@@ -120,7 +127,7 @@ def train_rounds(
             setup.how,
             start=now.round,
             usual=now.usual,
-            asked=clients_asked(read_metrics(folder.path), now.round) if folder and now.round else None,
+            asked=clients_asked(rows, now.round) if now.round else None,
             kept=now.kept,
             on_round=after_round,
         )
@@ -128,6 +135,14 @@ def train_rounds(
         for watcher in watchers:
             watcher.end()
     return now
+
+
+def spent(setup: Setup, cohorts: Sequence[Sequence[int]], rounds: int) -> float | None:
+    """What the weights may tell of the client that was asked most often; a round without a row counts for everyone."""
+    if setup.how.privacy is None:
+        return None
+    often = Counter(client for cohort in cohorts for client in cohort)
+    return setup.how.privacy.epsilon(max(often.values(), default=0) + rounds - len(cohorts))
 
 
 def tell(rows: Sequence[MetricRow], watchers: Sequence[Watcher], folder: RunFolder | None) -> None:
@@ -152,7 +167,7 @@ def validated(setup: Setup, engine: RunEngine, state: State) -> tuple[State, lis
     accuracy, trials = worth(setup, engine, *served[norm], found[norm][-1])
     if trials:
         rows[-1] |= {"trials": trials, "judged": accuracy}
-    if accuracy > state.best_accuracy:
+    if accuracy > state.best_accuracy or setup.how.privacy is not None:  # a choice would tell of clients' images
         best = replace(state, best_round=state.round - 1, best_accuracy=accuracy, best=state.served)
         state = replace(best, best_norms=kept_norms(engine))
     return state, rows
@@ -210,9 +225,9 @@ def validation_row(scored: WidthScore, round: int) -> MetricRow:
     }
 
 
-def round_row(report: RoundReport) -> MetricRow:
+def round_row(report: RoundReport, epsilon: float | None = None) -> MetricRow:
     """A round as it is stored: all but its weights."""
-    return {
+    row: MetricRow = {
         "kind": "round",
         "round": report.round,
         "lr": report.lr,
@@ -226,6 +241,7 @@ def round_row(report: RoundReport) -> MetricRow:
         "repeated": [attendance_row(seen) for seen in report.repeated],
         "usual": dict(report.usual),
     }
+    return row if epsilon is None or isinf(epsilon) else {**row, "epsilon": epsilon}
 
 
 def attendance_row(seen: Attendance) -> AttendanceRow:

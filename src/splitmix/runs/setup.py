@@ -27,6 +27,7 @@ from splitmix.engines.simulator import Simulator
 from splitmix.methods import find_method
 from splitmix.methods.bases import Bases
 from splitmix.methods.optimizers import find_optimizer, find_server
+from splitmix.methods.privacy import check_private, find_privacy
 from splitmix.nets import find_net
 from splitmix.nets.swap import Swap, stacked_net
 from splitmix.nets.trace import channels_roll, rescaled_names, trace
@@ -164,7 +165,12 @@ def set_up(
     check_net(build, method.layout.width, task, dial=bool(given.needs))
     check_dial(build, method.layout.width)
     net = traced_net(build, method.layout, task) if own else Net(build)
-    return Setup(config, task, budgets, method, net, method.objective(given), federation(config))
+    setup = Setup(config, task, budgets, method, net, method.objective(given), federation(config))
+    if setup.how.privacy is not None:
+        travels = setup.tracked and config.norm != "local"
+        chosen = {key: getattr(config, key) for key in ("statistics", "order", "clip", "aggregate")}
+        check_private(tracked=travels, **chosen)
+    return setup
 
 
 def make_build(config: Config, task: TaskFacts) -> Build:
@@ -252,6 +258,7 @@ def federation(config: Config) -> Federation:
         server=find_server(config.server),
         average=round(config.average * config.rounds),
         aggregate=config.aggregate,
+        privacy=find_privacy(config.privacy),
     )
 
 
