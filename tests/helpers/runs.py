@@ -1,6 +1,7 @@
 """Runs for the tests: of the stripes, in folders of their own, watched and stopped where they are told to."""
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -32,6 +33,9 @@ VARIANTS = {
     "dual, post": {"objective": {"name": "adversarial", "steps": 2}, "norm": "post", "norm_rate": 3.0},
     "single": {"objective": {"name": "adversarial", "steps": 2, "dual": False}, "norm": "post"},
 }
+
+if find_spec("dp_accounting"):
+    VARIANTS["private"] = {"privacy": {"clip": 0.5, "noise": 0.5}, "order": "natural", "cohort": 2}
 
 
 class Watch(Watcher):

@@ -51,6 +51,7 @@ OTHER = {  # a value for each key that differs from its default
     "min_updates": 2,
     "clip": 5.0,
     "aggregate": "trimmed",
+    "privacy": {"clip": 1.0, "noise": 0.5},
     "max_samples": "3x",
     "clients": 4,
     "partition": {"name": "classes", "k": 3},
@@ -112,6 +113,7 @@ BAD = {
     **{"batch": [1], "momentum": [1], "cohort": [0], "clients": [0], "val_ratio": [1], "eval_every": [0]},
     **{"checkpoint_every": [0], "milestones": [5], "budgets": ["2", []], "method": [5, {"count": 3}]},
     **{"net": ["no_such_module:build"], "task": ["no/such/folder"]},
+    **{"privacy": [1, {"noise": 1}, {"clip": 0}, {"clip": 1, "noise": [1]}, {"clip": 1, "eps": 3}]},
     **{"max_samples": [0, -1, "x", "0x", "1e9x", "2.5x", "1" * 5000]},
 }
 
