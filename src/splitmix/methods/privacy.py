@@ -25,6 +25,13 @@ from splitmix.core.types import Layout, Train, Update, Weights
 from splitmix.core.width import is_number
 
 KEY_BYTES = 16  # at least, of a key that nobody can guess
+NEEDED: dict[str, tuple[object, str]] = {
+    "statistics": ("client", "statistics of norms never leave the clients"),
+    "order": ("natural", "bases are not chosen by clients' validation images"),
+    "mix": ("equal", "mixes are not fitted on clients' validation images"),
+    "clip": (0.0, "no bound may depend on other clients' updates: it has a clip of its own"),
+    "aggregate": ("mean", "it must be known how far a client can move what is made of the updates"),
+}
 
 
 @dataclass(frozen=True)
@@ -117,32 +124,16 @@ def find_privacy(value: Mapping[str, Any] | None) -> Privacy | None:
     return None if math.isinf(found.clip) else found
 
 
-def check_private(*, tracked: bool, statistics: str, order: str, clip: float, aggregate: str) -> None:
+def check_private(chosen: Mapping[str, Any], *, tracked: bool) -> None:
     """Refuse settings by which the weights would tell more of clients than epsilon says."""
     if tracked:
         raise UserError(
             "with privacy no running statistics of norms may travel, as nothing bounds them; "
-            "choose norm 'post' or 'batch', or 'local', and an objective without an attack or norm 'local'"
+            "choose norm 'post' or 'batch', and with an attack in the objective norm 'local'"
         )
-    if statistics != "client":
-        raise UserError(
-            f"with privacy norm statistics never leave the clients, but statistics '{statistics}' would; leave it out"
-        )
-    if order != "natural":
-        raise UserError(
-            f"with privacy bases are not chosen by clients' validation images, but order is '{order}'; "
-            "set order = 'natural'"
-        )
-    if clip:
-        raise UserError(
-            f"clip {clip:g} compares clients' updates with one another, which privacy does not count; "
-            "leave it out: privacy has a clip of its own"
-        )
-    if aggregate != "mean":
-        raise UserError(
-            f"how far a client moves the {aggregate} of the updates is not known, as privacy needs it; "
-            "leave aggregate out"
-        )
+    for key, (value, reason) in NEEDED.items():
+        if chosen[key] != value:
+            raise UserError(f"with privacy {reason}, but {key} is {chosen[key]!r}; set {key} = {value!r}")
 
 
 def download(net: Net, layout: Layout, weights: Weights, job: Train) -> Weights:

@@ -167,9 +167,7 @@ def set_up(
     net = traced_net(build, method.layout, task) if own else Net(build)
     setup = Setup(config, task, budgets, method, net, method.objective(given), federation(config))
     if setup.how.privacy is not None:
-        travels = setup.tracked and config.norm != "local"
-        chosen = {key: getattr(config, key) for key in ("statistics", "order", "clip", "aggregate")}
-        check_private(tracked=travels, **chosen)
+        check_private(config.model_dump(), tracked=setup.tracked and config.norm != "local")
     return setup
 
 
