@@ -58,8 +58,8 @@ def write_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def publish(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Store what a benchmark measured, with the machine it ran on, and make its page."""
-    write_rows(name, ({**row, "machine": machine()} for row in rows))
+    """Store what a benchmark measured, with the machine it ran on if the row does not name it, and make its page."""
+    write_rows(name, ({**row, "machine": row.get("machine") or machine()} for row in rows))
     return write_page(name)
 
 

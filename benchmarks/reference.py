@@ -5,6 +5,7 @@ transform, one optimizer over all bases of the client, and a merge that keeps ev
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class Images(Dataset[tuple[Tensor, int]]):
         return pixels.float().div(255), int(self.labels[i])
 
 
-def digit_net(width: float) -> nn.Module:
+def digit_net(width: float | Fraction) -> nn.Module:
     c1, c2, c3, f1, f2 = (int(c * width) for c in (64, 64, 128, 2048, 512))
     return nn.Sequential(
         *(nn.Conv2d(3, c1, 5, padding=2), nn.BatchNorm2d(c1, track_running_stats=False), nn.ReLU(), nn.MaxPool2d(2)),
@@ -38,6 +39,26 @@ def digit_net(width: float) -> nn.Module:
         *(nn.Linear(f1, f2), nn.BatchNorm1d(f2, track_running_stats=False), nn.ReLU()),
         nn.Linear(f2, 10),
     )
+
+
+def mobilenet(width: float | Fraction) -> nn.Module:
+    c = int(32 * width)
+    stem = (nn.Conv2d(3, c, 3, 2, 1, bias=False), nn.BatchNorm2d(c), nn.ReLU6())
+    body = (*inverted(c, 2 * c, 1), *inverted(2 * c, 4 * c, 2), *inverted(4 * c, 4 * c, 1))
+    return nn.Sequential(*stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * c, 10))
+
+
+def inverted(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
+    """Four times the channels, each convolved by itself, and back."""
+    c = 4 * inputs
+    wide = (nn.Conv2d(inputs, c, 1, bias=False), nn.BatchNorm2d(c), nn.ReLU6())
+    depthwise = (nn.Conv2d(c, c, 3, stride, 1, groups=c, bias=False), nn.BatchNorm2d(c), nn.ReLU6())
+    return (*wide, *depthwise, nn.Conv2d(c, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+
+
+def perceptron(width: float | Fraction) -> nn.Module:
+    c = int(512 * width)
+    return nn.Sequential(nn.Linear(64, c), nn.ReLU(), nn.Linear(c, c), nn.ReLU(), nn.Linear(c, 10))
 
 
 class Block(nn.Module):
@@ -58,7 +79,7 @@ class Block(nn.Module):
         return self.conv2(torch.relu(self.n2(self.conv1(a)))) + skip
 
 
-def preresnet18(width: float) -> nn.Module:
+def preresnet18(width: float | Fraction) -> nn.Module:
     sizes = [int(c * width) for c in (64, 64, 128, 256, 512)]
     blocks = [
         Block(sizes[stage] if part == 0 else sizes[stage + 1], sizes[stage + 1], 2 if stage and part == 0 else 1)

@@ -1,7 +1,7 @@
 """Speed and memory, as ratios against a plain reference in the same run: machines differ and are noisy.
 
 python benchmarks/speed.py            all of it (about five minutes on two cores); writes results/speed.md
-python benchmarks/speed.py digit      only these, of: digit preresnet18 merge score memory
+python benchmarks/speed.py digit      only these, of: digit preresnet18 plain merge score memory
 """
 
 import json
@@ -13,25 +13,28 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 import torch
 from evidence import publish, read_rows
-from reference import digit_net, plain_round, preresnet18
+from reference import digit_net, mobilenet, perceptron, plain_round, preresnet18
 
-from splitmix.core.net import Net
+from splitmix.core.batches import as_images
+from splitmix.core.net import Build, Net
 from splitmix.core.parts import merge
 from splitmix.core.rounds import Federation, federate
 from splitmix.core.score import ask
-from splitmix.core.types import Part, Plan, Question, Update
+from splitmix.core.types import Layout, Part, Plan, Question, Update, Weights
+from splitmix.core.width import Width
 from splitmix.data.budgets import parse_budgets
 from splitmix.data.task import Domain, make_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator, default_workers
 from splitmix.methods.bases import SplitMix
 from splitmix.nets import NETS
+from splitmix.nets.swap import side_by_side
 from splitmix.objectives.losses import Plain
 
 REPEATS = 5
@@ -94,6 +97,33 @@ def whole_round(name: str) -> dict[str, Any]:
         "share_of_matmul_peak": flops / median(ours[1:]) / _matmul_peak(),
         "plain_share_of_matmul_peak": flops / median(plain[1:]) / _matmul_peak(),
     }
+
+
+PLAIN: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "ResNet": (preresnet18, (32, 32, 3)),
+    "MobileNet": (mobilenet, (32, 32, 3)),
+    "perceptron": (perceptron, (64,)),
+}
+
+
+def plain_nets() -> dict[str, Any]:
+    """Processor time of a training step of eight bases of plain nets, one after another over side by side, in turns."""
+    atom, ratios = Width(1, 8), {}
+    for name, (build, shape) in PLAIN.items():
+        looped, stacked = Net(build), Net(side_by_side(build))
+        weights = {entry: value.requires_grad_() for entry, value in looped.init(Layout(8, atom), 0).items()}
+        x = as_images(torch.rand(32, *shape))
+        steps = [
+            (_step_time(looped, atom, weights, x), _step_time(stacked, atom, weights, x)) for _ in range(REPEATS + 1)
+        ]
+        ratios[name] = median(loop / stack for loop, stack in steps[1:])
+    return {"looped_over_stacked": ratios}
+
+
+def _step_time(net: Net, width: Width, weights: Weights, x: torch.Tensor) -> float:
+    began = process_time()
+    net.run(width, weights, x, training=True).square().sum().backward()
+    return process_time() - began
 
 
 def merging() -> dict[str, Any]:
@@ -171,6 +201,7 @@ def _timed(call: Callable[[], object]) -> float:
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "digit": lambda: whole_round("digit"),
     "preresnet18": lambda: whole_round("preresnet18"),
+    "plain": plain_nets,
     "merge": merging,
     "score": scoring,
     "memory": memory,

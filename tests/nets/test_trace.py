@@ -113,8 +113,9 @@ from splitmix.core.net import Net
 from splitmix.core.types import Layout
 from splitmix.core.width import Width
 from splitmix.nets import NETS
+from splitmix.nets.swap import side_by_side
 
-for build, width in ((resnet, Width(1, 4)), (NETS["preresnet18"], Width(1, 16))):
+for build, width in ((resnet, Width(1, 4)), (side_by_side(resnet), Width(1, 4)), (NETS["preresnet18"], Width(1, 16))):
     net = Net(build)
     weights = {name: value.requires_grad_() for name, value in net.init(Layout(1, width), 0).items()}
     for _ in range(20):

@@ -214,7 +214,7 @@ STACKED: dict[type[nn.Module], Callable[[Any, Call], nn.Module]] = {
 }
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 USUAL = {  # settings that the layers above take for granted
-    **{"padding_mode": "zeros", "affine": True, "elementwise_affine": True, "track_running_stats": True},
+    **{"padding_mode": "zeros", "affine": True, "elementwise_affine": True},
     **{"max_norm": None, "sparse": False, "scale_grad_by_freq": False},
 }
 
@@ -284,7 +284,8 @@ def _take_entries(target: nn.Module, layer: nn.Module, *, stacked: bool) -> None
     for name, value in layer._parameters.items():
         target.register_parameter(name, None if value is None else nn.Parameter(copy(value)))
     for name in target._buffers:
-        target._buffers[name] = copy(layer.get_buffer(name))
+        kept = layer._buffers[name]  # none in a norm that tracks no statistics
+        target._buffers[name] = None if kept is None else copy(kept)
 
 
 def _tried(net: Net, width: Width, start: Weights, x: Tensor, dial: float, training: bool) -> list[Tensor]:
