@@ -49,11 +49,11 @@ wiped = changed(lambda name, was, now: now if "running" in name else -3.5 * was)
 POISON: dict[str, Trick] = {
     "flipped": flipped,
     "denormal": changed(lambda name, was, now: torch.full_like(now, 1e-40)),
-    "wiped": lambda job, old, new: new if job.round else wiped(job, old, new),
+    "wiped": lambda job, old, new: new if getattr(job, "round", 1) else wiped(job, old, new),
     "boasting": lambda job, old, new: replace(flipped(job, old, new), samples=10**9),
     "shifted": changed(lambda name, was, now: now + 50 * name.endswith("running_mean")),
 }
-TRICKS = {
+TRICKS: dict[str, Trick] = {
     **POISON,
     "moments": changed(lambda name, was, now: 100 * now, Calibrate),
     **dict.fromkeys(("honest", "tracked", "calibrated"), lambda job, old, new: new),
