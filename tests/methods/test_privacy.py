@@ -99,6 +99,7 @@ def test_the_changes_of_all_bases_are_one_length():
     new = {"w": torch.tensor([[3.0, 0.0], [0.0, 0.0]]), "b": torch.tensor([[0.0], [4.0]])}
     short = shortened(new, old, 1.0)
     assert_close(short, {"w": torch.tensor([[0.6, 0.0], [0.0, 0.0]]), "b": torch.tensor([[0.0], [0.8]])})
+    assert length(shortened(new, old, 4.9)) == pytest.approx(4.9)
     assert shortened(new, old, 5.0) is new
 
 
