@@ -135,8 +135,9 @@ MISTAKES = [
 
 
 def files(folder):
-    """Everything in a folder, and when it was last written."""
-    return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in folder.rglob("*") if file.is_file()}
+    """Everything in a folder but Python's own bytecode, and when it was last written."""
+    kept = [file for file in folder.rglob("*") if file.is_file() and file.parent.name != "__pycache__"]
+    return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in kept}
 
 
 def refused(capsys, *arguments):

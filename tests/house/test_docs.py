@@ -16,6 +16,7 @@ from splitmix.core.width import parse_width
 from splitmix.data import tasks
 from splitmix.data.budgets import BUDGETS, parse_budgets
 from splitmix.methods import METHODS, find_method
+from splitmix.methods.optimizers import SERVERS
 from splitmix.nets import NETS
 from splitmix.objectives import OBJECTIVES
 from splitmix.runs.config import make_config
@@ -65,7 +66,7 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def same_tables() -> Iterator[None]:
     """What a block adds to a table is gone after it."""
-    tables: list[dict] = [METHODS, NETS, OBJECTIVES, ATTACKS, BUDGETS, tasks.TASKS]
+    tables: list[dict] = [METHODS, SERVERS, NETS, OBJECTIVES, ATTACKS, BUDGETS, tasks.TASKS]
     before = [dict(table) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):

@@ -11,9 +11,9 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable
 from splitmix.core.width import Width
-from splitmix.flower.wire import Member, pack_query, shown, unpack_member
+from splitmix.flower.wire import Member, pack_query, unpack_member
 
 log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between two looks for replies
@@ -208,18 +208,20 @@ class Fleet:
 
     def _refuse(self, node: int, why: str) -> None:
         self._refused.add(node)
-        self._why = shown(why, 300)
+        self._why = printable(why[:300])
         self.note(f"a node is not used: {self._why}")
 
 
 def content_of(reply: Message | Exception) -> RecordDict | str:
     """What a node replied, or why there is nothing of it."""
     if isinstance(reply, Exception):
-        return f"its message cannot be read ({shown(str(reply) or type(reply).__name__, 200)})"
+        return f"its message cannot be read ({printable(str(reply) or type(reply).__name__)[:200]})"
     return reply.content if reply.has_content() else complaint(reply)
 
 
 def complaint(reply: Message) -> str:
     """Why a node could not do what it was asked, in a few words."""
     words = " ".join((reply.error.reason or "").split()) or "failed"
-    return shown(words.partition(":<'")[2].removesuffix("'>") or words, 300)  # Flower writes <class 'X'>:<'reason'>
+    return printable(words.partition(":<'")[2].removesuffix("'>") or words)[
+        :300
+    ]  # Flower writes <class 'X'>:<'reason'>

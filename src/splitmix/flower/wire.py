@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 
 from splitmix.core.admission import Rejected
 from splitmix.core.client import parts_of
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, printable
 from splitmix.core.types import Calibrate, Job, Part, Plan, Question, Score, Tally, Train, Update, Weights
 from splitmix.core.width import Width, parse_width
 from splitmix.nets import NETS
@@ -186,7 +186,7 @@ def read_member(line: str, count: int) -> Member:
         )
     if said.budget is not None:
         parse_width(said.budget)
-    return replace(said, domain=shown(said.domain, 60))
+    return replace(said, domain=printable(said.domain[:60]))
 
 
 def pack_job(job: Job, download: Weights, agreed: str) -> RecordDict:
@@ -218,7 +218,7 @@ def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally |
             return from_text(text, ANSWERS)
         return from_text(text, ANSWERS, weights=unpack_bases(parts_of(job), content), weight=1)
     except Exception as error:  # whatever a stranger's message raises is about that message alone
-        return Rejected(job.client, "kind", shown(str(error) or type(error).__name__, 200))
+        return Rejected(job.client, "kind", printable(str(error) or type(error).__name__)[:200])
 
 
 def pack_bases(parts: Sequence[Part], weights: Weights, **said: str) -> RecordDict:
@@ -243,11 +243,6 @@ def unpack_bases(parts: Sequence[Part], content: RecordDict) -> Weights:
 def text_of(content: RecordDict, key: str) -> str:
     """A line of text that a message holds under this name."""
     return str(_said(content, key, str))
-
-
-def shown(words: str, most: int) -> str:
-    """What a stranger wrote, as it may be printed."""
-    return "".join(c if c.isprintable() else "?" for c in words[:most])
 
 
 def size_of(content: RecordDict) -> int:
