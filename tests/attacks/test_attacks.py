@@ -68,12 +68,14 @@ def stacked_net(count=3):
 # Attacks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_with_eps_0_is_the_identity(name):
     x, y = toy_batch()
     assert_close(find_attack({"name": name, "eps": 0})(toy_net(), x, y, rng()), x, atol=0, rtol=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     eps=st.floats(0.001, 3.0),
@@ -105,6 +107,7 @@ def test_linf_pgd_finds_the_worst_case_of_a_linear_net(start, label, worst):
     assert_close(made, pixels(*worst))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [True, False])
 @pytest.mark.parametrize(
     ("x", "worst"),

@@ -150,6 +150,7 @@ class Echo:
             yield Update(job.round, job.client, job.parts, got, 1, {"loss": 0.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["post", "tracked"])
 @pytest.mark.parametrize("name", [*METHODS, LEVERS])
 def test_a_replay_finds_the_traffic_of_the_run_itself(name, norm):

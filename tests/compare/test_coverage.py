@@ -31,6 +31,7 @@ def held_by_hand(method, parts):
     return sum(int(value.count_nonzero()) for value in zeros.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_coverage_counts_the_entries_that_updates_changed(name):
     account, how = tiny(name), Federation(4, cohort=3, seed=1)

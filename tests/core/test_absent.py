@@ -136,6 +136,7 @@ def test_all_that_travelled_is_counted_also_in_vain():
 # --- bases that few trained --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [1, 2, 3, 9])
 def test_a_base_with_too_few_updates_keeps_its_value(least):
     _, (report,), _ = faulty_run({}, rounds=1, min_updates=least)

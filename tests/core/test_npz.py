@@ -41,6 +41,7 @@ plain = arrays.arrays(
 )
 
 
+@pytest.mark.slow
 @given(plain)
 def test_what_numpy_writes_is_read_as_it_was(tmp_path_factory, array):
     file = tmp_path_factory.mktemp("npz") / "a.npz"

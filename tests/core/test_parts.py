@@ -96,6 +96,7 @@ def test_a_cut_is_a_copy():
     assert to_bytes(weights) == to_bytes(counted())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [Tiny, plain_build])
 @settings(max_examples=25)
 @given(seeds, st.sampled_from([ATOM, HALF, FULL]), st.integers(0, 9), st.lists(st.integers(1, 50), min_size=1))
@@ -107,6 +108,7 @@ def test_merging_what_was_cut_changes_nothing(build, seed, width, shift, samples
     assert to_bytes(merge(net, layout, weights, updates)) == to_bytes(weights)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seeds, st.permutations(range(4)))
 def test_the_order_of_arrival_does_not_matter(seed, order):
@@ -115,6 +117,7 @@ def test_the_order_of_arrival_does_not_matter(seed, order):
     assert_close(found, expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seeds)
 def test_a_merged_base_is_the_mean_over_those_who_trained_it_weighted_by_their_samples(seed):
@@ -217,6 +220,7 @@ def test_what_few_send_is_left_out_where_five_have_a_vote(share, values, found):
     assert all((value == found).all() for value in merged.values())
 
 
+@pytest.mark.slow
 @given(seeds)
 @settings(max_examples=10, deadline=None)
 def test_the_middle_does_not_depend_on_the_order_and_merging_what_was_cut_changes_nothing(seed):

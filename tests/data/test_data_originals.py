@@ -74,6 +74,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_pickle_with_anything_else_in_it_is_refused(what, capsys):
     with pytest.raises(UserError, match="cannot read file as a pickle of plain arrays"):

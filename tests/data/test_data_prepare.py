@@ -41,6 +41,7 @@ def test_all_digits_are_prepared_from_their_originals(tmp_path):
     assert np.bincount(task.test.labels).tolist() == [10] * 10
 
 
+@pytest.mark.slow
 def test_digits_are_split_like_fedbns(tmp_path):
     """The first rows of the part to train on, in the order of its shuffle; a fifth of each class is for testing."""
     train, test = made.write_mnist(tmp_path / "originals")

@@ -98,6 +98,7 @@ def test_a_second_call_reads_what_the_first_has_kept(domains, makings, tmp_path)
     assert [file.suffix for file in tmp_path.iterdir()] == [".npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["empty", "noise", "cut", "flipped"])
 def test_a_damaged_cache_file_is_made_again(domains, makings, tmp_path, caplog, damage):
     mini_domains(tmp_path)

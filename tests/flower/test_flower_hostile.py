@@ -126,6 +126,7 @@ def test_a_node_that_sends_another_kind_of_harm_in_each_round_harms_nothing():
     assert abs(crowd_accuracy(attacked) - alone) <= 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [5, 6, 9, 12])
 def test_the_middle_of_updates_is_what_flower_s_own_strategies_make_of_them(clients):
     rng = torch.Generator().manual_seed(clients)

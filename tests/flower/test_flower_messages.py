@@ -161,6 +161,7 @@ SPOILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
 def test_what_cannot_be_read_is_told_apart_from_an_answer(spoil):
     content = pack_answer(JOBS[0], toy_update())

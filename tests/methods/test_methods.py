@@ -138,6 +138,7 @@ def unpacked(message):
     return {**record, "parts": parts}, load(message[1])
 
 
+@pytest.mark.slow
 def test_messages_that_pass_through_bytes_give_the_same_weights(method):
     direct = simulator(method)
     assert to_bytes(trained(method, direct)) == to_bytes(trained(method, Bytes(direct)))
@@ -149,6 +150,7 @@ def test_two_workers_give_the_same_bytes_as_one(method):
         assert to_bytes(trained(method, pool)) == to_bytes(trained(method, simulator(method)))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_any_round_as_if_it_had_not_stopped(method):
     engine, kept = simulator(method), []
     whole = trained(method, engine, on_round=lambda report: kept.append(report.weights))

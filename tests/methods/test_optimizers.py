@@ -84,6 +84,7 @@ def test_norm_statistics_are_the_mean_whatever_the_server(name):
         assert to_bytes({n: a.weights[n] for n in statistics}) == to_bytes({n: b.weights[n] for n in statistics})
 
 
+@pytest.mark.slow
 def test_the_mean_of_late_rounds_is_served_and_training_does_not_know_of_it():
     plain, averaged = stepped(), stepped(average=2)
     assert rows(averaged) == rows(plain)
@@ -96,6 +97,7 @@ def test_the_mean_of_late_rounds_is_served_and_training_does_not_know_of_it():
     assert_close(served, {name: (reports[1].weights[name] + value) / 2 for name, value in reports[2].weights.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("name", METHODS)
 def test_any_method_goes_on_from_any_round_as_if_it_had_not_stopped(name, server):
@@ -138,6 +140,7 @@ def test_a_wrong_server_is_one_sentence(value, sentence):
 # --- of clients ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("proximal", [0.0, 0.3])
 def test_steps_are_those_of_pytorchs_own_optimizers(name, proximal):

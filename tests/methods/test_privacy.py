@@ -137,11 +137,13 @@ def test_neither_noise_nor_a_bound_is_the_run_as_it_was():
     assert federation(off).privacy is find_privacy(None) is find_privacy({}) is None
 
 
+@pytest.mark.slow
 def test_rounds_with_privacy_end_with_the_same_bits_for_any_workers():
     how = replace(toy_federation(), privacy=Gaussian(clip=0.1, noise=0.5))
     assert to_bytes(toy_run(how)) == to_bytes(toy_run(how, workers=2)) != to_bytes(toy_run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "times", "delta"), [(1.0, 1, 1e-5), (0.7, 30, 1e-6), (12.0, 300, 1e-5)])
 def test_epsilon_is_that_of_the_library(noise, times, delta):
     dp = pytest.importorskip("dp_accounting", reason=MISSING)
@@ -222,6 +224,7 @@ def advantage(noise, trials):
     return 2 * sum(a > b for a in there for b in away) / trials**2 - 1
 
 
+@pytest.mark.slow
 def test_the_more_noise_the_less_an_attacker_can_tell_who_took_part():
     assert advantage(0.01, trials=5) > 0.95
     assert advantage(20.0, trials=60) < 0.5  # by chance 0, give or take 0.1

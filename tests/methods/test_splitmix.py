@@ -26,6 +26,7 @@ def profiles(widths):
     return [Profile(10 + i, width, samples=20) for i, width in enumerate(widths)]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(cohorts, st.integers(0, 50), st.integers(0, 9), st.sampled_from(DRAWS))
 def test_each_client_gets_distinct_bases_as_many_as_its_budget_holds(widths, round, seed, draws):

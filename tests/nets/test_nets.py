@@ -33,6 +33,7 @@ def doubles(net, layout):
     return weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize(("kind", "robust"), [("dual", 0.0), ("dual", 1.0), ("film", 0.0), ("film", 0.25)])
 def test_stacked_bases_learn_what_looped_bases_learn(name, kind, robust, monkeypatch):

@@ -35,6 +35,7 @@ def doubles(net):
     return {name: value.double() for name, value in start.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("name", [name for name in PLAIN_NETS if name != "transformer"])
 def test_swapped_bases_learn_what_looped_bases_learn(name, own):
@@ -272,6 +273,7 @@ def bright_task():
 QUICK = {"rounds": 1, "atom": "1/4", "budgets": "1/2", "workers": 1, "progress": False}
 
 
+@pytest.mark.slow
 def test_a_plain_resnet_is_trained_with_a_dial():
     objective = {"name": "adversarial", "steps": 2}
     made = splitmix.train(bright_task(), resnet, objective=objective, norm="tracked", **QUICK)

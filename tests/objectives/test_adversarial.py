@@ -85,6 +85,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracked", [True, False])
 @pytest.mark.parametrize(("kind", "build", "settings"), BOTH)
 def test_stacked_bases_learn_what_looped_bases_learn(kind, build, settings, tracked):
@@ -94,6 +95,7 @@ def test_stacked_bases_learn_what_looped_bases_learn(kind, build, settings, trac
     assert_close(stacked, looped, atol=1e-9, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "build", "settings"), BOTH)
 def test_bases_trained_together_learn_what_each_learns_alone(kind, build, settings):
     _, together = train(kind(QUIET, **settings), build=build)

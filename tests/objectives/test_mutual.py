@@ -84,6 +84,7 @@ def trained(objective, build, parts, *, stacked=True):
     return train_client(Train(0, 0, parts, PLAN, seed=1), net, start, DATA, Exact(objective), {}).weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GIVEN)
 def test_stacked_bases_teach_each_other_as_looped_ones_do_whatever_the_loss(name):
     given, build = GIVEN[name]

@@ -99,6 +99,7 @@ def test_a_damaged_file_is_refused_in_a_sentence_and_left_alone(tmp_path, text, 
         (tmp_path / file).unlink()
 
 
+@pytest.mark.slow
 def test_kept_rows_tell_the_same_and_are_not_copied_twice(out, tmp_path, capsys):
     before, to = told(out), tmp_path / "kept"
     for said in ("3 runs copied, 0 were there", "0 runs copied, 3 were there"):

@@ -129,6 +129,7 @@ def test_tracked_statistics_are_bundled_as_they_are(tmp_path):
     torch.testing.assert_close(model(pictures(5)), run(pictures(5), "1/8"), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

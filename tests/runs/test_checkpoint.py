@@ -31,6 +31,7 @@ def change(folder, field, text):
     manifest.write_text(json.dumps(said).replace('"here"', text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("text", OTHER, ids=lambda text: text[:9])
 def test_the_one_before_is_used_and_a_short_note_says_so(folder, field, text):

@@ -129,6 +129,7 @@ def test_answers_are_counted_with_the_time_left(terminal):
 # --- showing ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_attacks_full_name_stands_with_its_numbers():
     grid = toy_grid()
     assert STRONG.name in grid_table(grid).caption

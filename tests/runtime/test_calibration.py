@@ -89,6 +89,7 @@ def test_what_cannot_be_calibrated_or_saved_is_one_sentence_and_single_norms_nee
     assert single.calibration.attack is None
 
 
+@pytest.mark.slow
 def test_a_thread_keeps_its_bases_while_others_calibrate_and_refresh(model):
     x = images(16)
     before = model(x, "1/8")

@@ -95,6 +95,7 @@ def test_a_mix_says_what_the_model_says_at_every_width_and_dial(net, models, mix
             assert_same(logits(file, x, robust), model(x, width, robust))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("robust", [None, 0.3])
 def test_the_mean_over_the_first_bases_is_the_mix(net, robust, models, tmp_path):
