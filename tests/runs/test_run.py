@@ -32,12 +32,13 @@ FIELDS = {  # what a result.json has for certain
 SCORE_FIELDS = {
     *("norm", "split", "width", "bases", "accuracy", "pooled", "domains", "clients", "parameters", "macs", "ms")
 }
+OWN_FIELDS = {"chosen": {"chosen_by"}, "fitted": {"times"}, "private": {"epsilon", "delta"}}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_result_has_all_its_fields(whole, variant):
     result = json.loads((whole(variant) / "result.json").read_text())
-    assert result.keys() == FIELDS | {"chosen": {"chosen_by"}, "fitted": {"times"}}.get(variant, set())
+    assert result.keys() == FIELDS | OWN_FIELDS.get(variant, set())
     assert all(row.keys() == SCORE_FIELDS for row in result["scores"])
     assert {row["norm"] for row in result["scores"]} == set(SCORED_NORMS[result["norm"]])
     for row in result["scores"]:
