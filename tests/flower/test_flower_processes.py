@@ -201,7 +201,9 @@ def test_nodes_that_may_not_take_part_are_refused(secure, intruders):
 
 
 def test_meanwhile_processes_learn_to_the_bit_what_the_simulator_learns(place, secure, intruders):
-    ours, theirs = read_result(place / "guarded"), simulated(place, "simulated", GUARDED)
+    from splitmix.flower.server import STRANGERS  # here, as it imports all of Flower
+
+    ours, theirs = read_result(place / "guarded"), simulated(place, "simulated", {**STRANGERS, **GUARDED})
     assert ours["weights_sha256"] == theirs["weights_sha256"]
     files = [place / name / "model.safetensors" for name in ("guarded", "simulated")]
     assert to_bytes(load(files[0].read_bytes())) == to_bytes(load(files[1].read_bytes()))
@@ -210,8 +212,6 @@ def test_meanwhile_processes_learn_to_the_bit_what_the_simulator_learns(place, s
     rows = [row for row in read_metrics(place / "guarded") if row["kind"] == "round"]
     assert all(row["cohort"] == [0, 1, 2, 3] and not row["missing"] for row in rows)
     assert (place / "guarded" / "report.html").exists()
-    from splitmix.flower.server import STRANGERS  # here, as it imports all of Flower
-
     told = read_toml(place / "guarded" / "config.toml")
     assert {key: told[key] for key in STRANGERS} == STRANGERS  # nodes may be anybody's
 
