@@ -67,33 +67,23 @@ def saved(picture: Image.Image, kind: str, **options: bool) -> bytes:
     return file.getvalue()
 
 
-async def half_sent(place: tuple[str, int], sent: bytes) -> None:
-    """A line that is opened, left half-sent, and opened again as soon as it is closed."""
+async def sent_again(place: tuple[str, int], sent: bytes, pause: float) -> None:
+    """A line on which something is sent, perhaps half of a request, and which is opened anew when it is closed."""
     while True:
         with suppress(OSError):
             reader, writer = await asyncio.open_connection(*place, local_addr=(ENEMY, 0))
             writer.write(sent)
             await reader.read()
             writer.close()
-        await asyncio.sleep(1)
-
-
-async def repeated(place: tuple[str, int], sent: bytes) -> None:
-    """The same request again and again."""
-    while True:
-        with suppress(OSError):
-            reader, writer = await asyncio.open_connection(*place, local_addr=(ENEMY, 0))
-            writer.write(sent)
-            await reader.read()
-            writer.close()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
 
 
 async def main(place: tuple[str, int]) -> None:
     head = b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n"
     halves = [head, head + b"Content-Length: 900\r\n\r\n{", b""]
-    lines = [half_sent(place, halves[i % len(halves)]) for i in range(LINES)]
-    await asyncio.gather(*lines, *(repeated(place, sent) for sent in attacks() for _ in range(PERSISTENT)))
+    lines = [sent_again(place, halves[i % len(halves)], pause=1) for i in range(LINES)]  # half-sent
+    whole = [sent_again(place, sent, pause=0.01) for sent in attacks() for _ in range(PERSISTENT)]
+    await asyncio.gather(*lines, *whole)
 
 
 if __name__ == "__main__":
