@@ -120,16 +120,19 @@ class Admission:
         if fault:
             return fault
         weights, votes = dict(update.weights), {"steps": float(steps)}
-        sizes = self._sizes(parts[0].width, old)
+        sizes = self._sizes(parts[0].width, old) if self.clip else {}
         for name, was in old.items():
             change = weights[name] - was
-            far, (usual, bound) = root_mean_square(change), self._bound(name, sizes[name], steps)
+            far = root_mean_square(change)
             if not far.isfinite().all():
                 return not_finite(update.weights) or ("size", "its change is too large to be measured")
-            votes[name] = float(torch.minimum(far, bound).square().mean().sqrt())
-            keep = torch.where(far > bound, usual * bound / far.square(), 1.0)
-            if (keep < 1).any():
-                weights[name] = _shrunk(weights[name], was, change, keep)
+            if self.clip:
+                usual, bound = self._bound(name, sizes[name], steps)
+                keep = torch.where(far > bound, usual * bound / far.square(), 1.0)
+                if (keep < 1).any():
+                    weights[name] = _shrunk(weights[name], was, change, keep)
+                far = torch.minimum(far, bound)
+            votes[name] = float(far.square().mean().sqrt())
         for name, vote in votes.items():
             self.votes.setdefault(name, []).append(vote)
         if any(weights[name] is not value for name, value in update.weights.items()):
@@ -141,10 +144,10 @@ class Admission:
         usual = self.usual.get(name, 0.0)
         if usual <= 0:
             far = torch.where(size > 0, FIRST * size, math.inf)  # of a base that is all zeros, nothing is known
-            return far, far if self.clip else torch.full_like(far, math.inf)
+            return far, far
         more = min(max(1.0, steps / self.usual["steps"]), max(1.0, self.clip))  # the client itself says how many
         allowed = (LITTLE * size).clamp(min=usual * more)
-        return allowed, allowed * (self.clip or math.inf)
+        return allowed, allowed * self.clip
 
     def _sizes(self, width: Width, entries: Weights) -> dict[str, Tensor]:
         """The size of a number of each entry, in each base; of one that is all zeros, that of all of its kind."""

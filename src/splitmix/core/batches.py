@@ -122,11 +122,15 @@ class Optimizer:
         for name, leaf in leaves.items():
             self.leaves.setdefault(plan.lr * (plan.norm_rate if name in norms else 1.0), []).append(leaf)
         # made here, not at the first step: that batch may reach only some of the leaves
-        slots = 2 if plan.optimizer != "sgd" else 1
+        slots = 2 if plan.optimizer != "sgd" else int(plan.momentum > 0)
         self.kept = {
             rate: [[torch.zeros_like(leaf) for leaf in own] for _ in range(slots)] for rate, own in self.leaves.items()
         }
-        self.steps = {rate: [torch.zeros((), device=leaf.device) for leaf in own] for rate, own in self.leaves.items()}
+        self.steps = {
+            rate: [torch.zeros((), device=leaf.device) for leaf in own]
+            for rate, own in self.leaves.items()
+            if plan.optimizer != "sgd"
+        }
         self.start = {
             rate: [leaf.detach().clone() for leaf in own] for rate, own in self.leaves.items() if plan.proximal
         }
@@ -143,12 +147,12 @@ class Optimizer:
 
     def _move(self, rate: float, reached: list[int], gradients: list[Tensor]) -> None:
         leaves, plan = [self.leaves[rate][i] for i in reached], self.plan
-        first, *rest = ([slot[i] for i in reached] for slot in self.kept[rate])
+        kept = [[slot[i] for i in reached] for slot in self.kept[rate]]
         if plan.proximal:
             way = torch._foreach_sub(leaves, [self.start[rate][i] for i in reached])
             torch._foreach_add_(gradients, way, alpha=plan.proximal)
         if plan.optimizer == "sgd":
-            velocities: list[Tensor | None] = [*first] if plan.momentum else []
+            velocities: list[Tensor | None] = [*kept[0]] if kept else []
             sgd(
                 leaves,
                 gradients,
@@ -165,8 +169,8 @@ class Optimizer:
         adam(
             leaves,
             gradients,
-            first,
-            rest[0],
+            kept[0],
+            kept[1],
             [],
             [self.steps[rate][i] for i in reached],
             fused=True,
