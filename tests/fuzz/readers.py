@@ -28,7 +28,7 @@ from splitmix.data.prepare.originals import BATCHES, read_cifar10
 from splitmix.report.tables import width_table
 from splitmix.runs.config import make_config, parse_override, read_config, to_toml
 from splitmix.runs.folder import RunFolder, State, _seal
-from splitmix.runs.grid import read_grid
+from splitmix.runs.measure.grid import read_grid
 from splitmix.runs.records import read_metrics, read_result
 from splitmix.runtime.images import read_images
 from splitmix.runtime.model import Model

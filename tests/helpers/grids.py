@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from helpers.toys import ATOM, FULL, METHOD
 from splitmix.attacks.pgd import PGD
 from splitmix.core.types import Question, Tally
-from splitmix.runs.grid import Sweep, measure_grid
+from splitmix.runs.measure.grid import Sweep, measure_grid
 
 STRONG = PGD(steps=20, step=4 / 255, restarts=2)
 

@@ -15,8 +15,8 @@ from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
 from splitmix.report import grid_page as grid_report
 from splitmix.report.grid_page import by_dial, grid_notes, grid_table, order_note, ra_sa
-from splitmix.runs.grid import DIALS, Sweep, measure_grid, read_grid, stored_grids
-from splitmix.runs.intervals import interval
+from splitmix.runs.measure.grid import DIALS, Sweep, measure_grid, read_grid, stored_grids
+from splitmix.runs.measure.intervals import interval
 from splitmix.runs.progress import Countdown
 from splitmix.runs.records import write_record
 

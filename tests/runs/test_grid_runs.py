@@ -8,9 +8,9 @@ from helpers.toys import ATOM, FULL
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
 from splitmix.report.run_page import write_report
-from splitmix.runs.evaluate import open_run
-from splitmix.runs.grid import Sweep, measure_grid
-from splitmix.runs.masking import check_masking
+from splitmix.runs.measure.evaluate import open_run
+from splitmix.runs.measure.grid import Sweep, measure_grid
+from splitmix.runs.measure.masking import check_masking
 from splitmix.runs.records import write_record
 
 pytestmark = pytest.mark.slow  # whole runs

@@ -10,8 +10,8 @@ from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
 from splitmix.core.types import Question
 from splitmix.report.grid_page import masking_table
-from splitmix.runs.grid import Sweep
-from splitmix.runs.masking import at_most, check_masking, falling, planned, white_is_strongest
+from splitmix.runs.measure.grid import Sweep
+from splitmix.runs.measure.masking import at_most, check_masking, falling, planned, white_is_strongest
 
 
 def test_each_law_holds_or_does_not():

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 import splitmix
 from helpers.runs import Watch
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.evaluate import evaluate_run
 from splitmix.runs.finish import stored_outcome
+from splitmix.runs.measure.evaluate import evaluate_run
 from splitmix.runs.records import read_metrics, read_result
 from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import set_up

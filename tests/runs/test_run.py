@@ -15,9 +15,9 @@ from splitmix.core.errors import UserError
 from splitmix.core.score import score
 from splitmix.core.width import Width
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.evaluate import evaluate_run, open_run
 from splitmix.runs.finish import SCORED_NORMS, ordered
 from splitmix.runs.folder import RunFolder, weights_sha256
+from splitmix.runs.measure.evaluate import evaluate_run, open_run
 from splitmix.runs.records import read_metrics, read_result, write_record
 from splitmix.runs.run import train_rounds
 from splitmix.runs.setup import set_up

@@ -19,7 +19,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 from splitmix.runs.config import Config, Setting, make_config
-from splitmix.runs.grid import read_grid
+from splitmix.runs.measure.grid import read_grid
 from splitmix.runs.records import Result, all_printable, read_metrics, read_result, round_seconds, scored_clients
 
 FILE = "rows.jsonl"

@@ -14,8 +14,8 @@ from splitmix.core.errors import UserError
 from splitmix.core.width import parse_width
 from splitmix.report.pages import duration
 from splitmix.runs.config import Config, make_config, read_toml
-from splitmix.runs.evaluate import open_run
-from splitmix.runs.grid import Sweep, measure_grid
+from splitmix.runs.measure.evaluate import open_run
+from splitmix.runs.measure.grid import Sweep, measure_grid
 from splitmix.runs.records import read_result, write_record
 from splitmix_paper.estimates import FINAL, estimate, estimate_grid
 from splitmix_paper.exhibit import AS_LISTED, DIALS, Attacked, Change, Exhibit, Need

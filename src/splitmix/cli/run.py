@@ -29,9 +29,9 @@ from splitmix.report.grid_page import WEAK, grid_table, masking_table
 from splitmix.report.run_page import summary, write_report
 from splitmix.report.tables import Column, percent, width_table
 from splitmix.runs.config import parse_override, read_config, read_settings
-from splitmix.runs.evaluate import FinishedRun, evaluate_run, open_run
-from splitmix.runs.grid import Sweep, measure_grid
-from splitmix.runs.masking import check_masking
+from splitmix.runs.measure.evaluate import FinishedRun, evaluate_run, open_run
+from splitmix.runs.measure.grid import Sweep, measure_grid
+from splitmix.runs.measure.masking import check_masking
 from splitmix.runs.progress import Board, Countdown, Watcher, terminal_watcher
 from splitmix.runs.records import read_metrics, read_result, write_record
 from splitmix.runs.run import run_in_folder

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
 from splitmix.report.tables import percent
-from splitmix.runs.intervals import t_value
+from splitmix.runs.measure.intervals import t_value
 
 MeanAndSpread = tuple[float, float | None]  # of one value there is no spread
 ClientValues = Mapping[int, Sequence[float | None]]  # of each seed the values of its clients; None: not measured

@@ -39,11 +39,12 @@ from typing import Generic, Protocol, TypeVar
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.report.pages import duration
+from splitmix.runs.checks import TaskFacts
 from splitmix.runs.config import Config
 from splitmix.runs.progress import Watcher
 from splitmix.runs.records import read_result
 from splitmix.runs.run import run_in_folder
-from splitmix.runs.setup import Setup, TaskFacts, set_up
+from splitmix.runs.setup import Setup, set_up
 
 
 @dataclass(frozen=True)

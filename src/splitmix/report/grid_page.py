@@ -12,9 +12,9 @@ from splitmix.report import drawing
 from splitmix.report.drawing import COLOURS, NothingToDrawError, Picture, in_style, paper, shade
 from splitmix.report.figures import named
 from splitmix.report.tables import Column, Table, percent
-from splitmix.runs.grid import GridRecord
-from splitmix.runs.intervals import INTERVAL
-from splitmix.runs.masking import MaskingRecord, MaskingRow
+from splitmix.runs.measure.grid import GridRecord
+from splitmix.runs.measure.intervals import INTERVAL
+from splitmix.runs.measure.masking import MaskingRecord, MaskingRow
 
 _dial = "{:g}".format
 WEAK = (

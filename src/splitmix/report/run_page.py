@@ -15,8 +15,8 @@ from splitmix.report.drawing import Picture, drawn_pictures, save
 from splitmix.report.grid_page import grid_notes, grid_pictures, grid_table, masking_table
 from splitmix.report.pages import duration, render, share
 from splitmix.report.tables import Column, Table, human, norm_choice, norm_text, percent, width_table
-from splitmix.runs.grid import GridRecord, stored_grids
-from splitmix.runs.masking import read_masking
+from splitmix.runs.measure.grid import GridRecord, stored_grids
+from splitmix.runs.measure.masking import read_masking
 from splitmix.runs.records import (
     AttendanceRow,
     MetricRow,

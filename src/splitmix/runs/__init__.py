@@ -1,1 +1,1 @@
-"""One run: its settings, rounds, folder and records; measured, bundled and served again."""
+"""One run: its settings, rounds, folder and records; measured again, and bundled."""

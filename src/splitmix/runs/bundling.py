@@ -18,8 +18,8 @@ from splitmix.nets import NETS
 from splitmix.nets.cost import cost, weightless
 from splitmix.runs.config import Config, make_config, read_toml
 from splitmix.runs.finish import NORM_TEXT, Outcome, stored_outcome, versions
-from splitmix.runs.grid import GridRecord, read_grid
-from splitmix.runs.intervals import INTERVAL, interval
+from splitmix.runs.measure.grid import GridRecord, read_grid
+from splitmix.runs.measure.intervals import INTERVAL, interval
 from splitmix.runs.records import Result, StoredClient, StoredScore
 from splitmix.runtime.bundle import Bundle, base_bytes, write_bundle
 from splitmix.runtime.manifest import (

@@ -13,8 +13,8 @@ from splitmix.core.objective import Attack
 from splitmix.core.score import ask_all
 from splitmix.core.types import Tally
 from splitmix.core.width import Width, parse_dial
-from splitmix.runs.evaluate import FinishedRun
-from splitmix.runs.intervals import INTERVAL, interval
+from splitmix.runs.measure.evaluate import FinishedRun
+from splitmix.runs.measure.intervals import INTERVAL, interval
 from splitmix.runs.records import Count, WidthText, lenient, read_record
 
 DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)

@@ -18,8 +18,8 @@ from splitmix.core.errors import UserError
 from splitmix.core.score import Mix, ask_all, mean_accuracy
 from splitmix.core.types import Question
 from splitmix.core.width import Width
-from splitmix.runs.evaluate import FinishedRun
-from splitmix.runs.grid import DialValue, Sweep, check_dials
+from splitmix.runs.measure.evaluate import FinishedRun
+from splitmix.runs.measure.grid import DialValue, Sweep, check_dials
 from splitmix.runs.records import Count, WidthText, lenient, read_record
 
 LOOKED_AT = 512  # images over all clients

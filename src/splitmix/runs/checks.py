@@ -1,0 +1,154 @@
+"""What does not fit is said before any training: a task, a net, norms and a method that cannot go together."""
+
+from collections.abc import Collection, Sequence, Sized
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from splitmix.core.batches import as_images
+from splitmix.core.errors import UserError
+from splitmix.core.method import Method
+from splitmix.core.net import Build, Net
+from splitmix.core.objective import Attack, Objective, Trial
+from splitmix.core.width import Width
+from splitmix.data.task import Task
+from splitmix.methods.bases import Bases
+from splitmix.nets.swap import Swap
+from splitmix.runs.config import Config
+
+
+class ClientFacts(Protocol):
+    """What a run knows of a client: where its images are from, and how many there are."""
+
+    @property
+    def domain(self) -> str: ...
+
+    @property
+    def train(self) -> Sized: ...
+
+    @property
+    def val(self) -> Sized: ...
+
+    @property
+    def test(self) -> Sized: ...
+
+
+class TaskFacts(Protocol):
+    """What a run knows of its task, wherever the images are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domains(self) -> tuple[str, ...]: ...
+
+    @property
+    def shards(self) -> Sequence[ClientFacts]: ...
+
+    @property
+    def image(self) -> tuple[int, ...]: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def net(self) -> str: ...
+
+
+def check_validation(config: Config, task: TaskFacts) -> None:
+    """The best round is chosen on validation images; norms that use the batch's statistics need two of them.
+
+    Shares of bases are fitted on one half of them and tried on the other.
+    """
+    least = (1 if config.norm in ("tracked", "local") else 2) * (2 if config.mix == "fitted" else 1)
+    if all(len(shard.val) < least for shard in task.shards):
+        raise UserError(
+            f"no client of the task '{task.name}' has {least} validation images, by which the best round is chosen; "
+            "raise val_ratio or ask for fewer clients"
+        )
+
+
+def check_statistics(config: Config) -> None:
+    """Only where norms are calibrated after training is there a choice between statistics."""
+    if config.statistics != "client" and config.norm != "post":
+        raise UserError(
+            f"statistics '{config.statistics}' are measured after training, but norm '{config.norm}' has its own; "
+            "choose norm 'post', or leave statistics out"
+        )
+
+
+def noise_of(trials: Sequence[Trial]) -> Attack | None:
+    """The attack that an objective is judged by with its noisy norms."""
+    return next((trial.attack for trial in trials if trial.robust and trial.attack), None)
+
+
+def check_norm(norm: str, method: Method, given: Objective, budgets: Collection[Width]) -> None:
+    """A dial blends fixed statistics, which must be tracked; norms that stay on a client know one width only."""
+    dial = bool(given.needs)
+    if dial and (norm == "batch" or (norm == "post" and noise_of(given.trials) is None)):
+        raise UserError(
+            f"norm '{norm}' keeps no statistics of attacked images, which a net with a robustness dial needs; "
+            "choose norm 'tracked' or 'local', or 'post' with an objective that attacks"
+        )
+    if (norm == "tracked" or dial) and method.layout.nested and method.layout.width > max(budgets):
+        others = "choose" if dial else "choose norm 'post' or 'batch', or"
+        raise UserError(
+            f"nobody tracks statistics of width {method.layout.width}, the largest budget is {max(budgets)}; "
+            f"{others} a width that some client trains"
+        )
+    if norm == "local" and isinstance(method, Bases) and method.forked:
+        raise UserError(
+            "with norm 'local' the norms of base 0 stay on the clients, and no other base could start from them; "
+            "choose norm 'post', 'batch' or 'tracked', or a method without a fork"
+        )
+    if norm == "local" and method.layout.nested:
+        raise UserError(
+            f"norm 'local' needs parts of one width, but this method nests {len(method.layout.nested) + 1} widths in "
+            "one net, and a client's own norms fit just one of them; choose norm 'post', 'batch' or 'tracked'"
+        )
+
+
+def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False) -> None:
+    """Run two images through the net: what does not fit is said before training."""
+    shape = task.image
+    try:
+        module = build(width)
+    except (RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        raise UserError(
+            f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
+        ) from None
+    wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
+    if wanted is not None and len(wanted) == len(shape) and wanted != shape:
+        raise UserError(
+            f"the net takes images of shape {wanted}, but the task '{task.name}' has {shape}; "
+            "choose another net or resize the images"
+        )
+    try:
+        logits = _try(module, task, dial)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
+    if logits.dim() != 2 or logits.shape[1] != task.classes:
+        given = tuple(logits.shape[1:])
+        raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")
+
+
+def check_dial(build: Build, width: Width) -> None:
+    """A plain net has a robustness dial if it has batch norms: each has got a noisy twin."""
+    if isinstance(build, Swap) and not any(".noisy." in f".{name}" for name in Net(build).statistic_names(width)):
+        raise UserError(
+            "this net has no batch norms of PyTorch's own, so it has no robustness dial; choose one with batch norms, "
+            'or train it without a dial by objective={name="adversarial", dual=false}'
+        )
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _try(module: nn.Module, task: TaskFacts, dial: bool) -> torch.Tensor:
+    two = torch.from_numpy(task.train.images[[0, -1]]) if isinstance(task, Task) else torch.zeros(2, *task.image)
+    two = as_images(two)
+    with torch.no_grad():
+        logits: torch.Tensor = module.train()(two, 1.0) if dial else module.train()(two)
+    return logits
