@@ -29,7 +29,8 @@ from splitmix.core.score import ask
 from splitmix.core.types import Layout, Part, Plan, Question, Update, Weights
 from splitmix.core.width import Width
 from splitmix.data.budgets import parse_budgets
-from splitmix.data.task import Domain, make_task
+from splitmix.data.domain import Domain
+from splitmix.data.task import make_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator, default_workers
 from splitmix.methods.bases import SplitMix

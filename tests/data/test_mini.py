@@ -11,8 +11,8 @@ from PIL import Image
 
 from splitmix.core.errors import UserError
 from splitmix.data import mini
+from splitmix.data.domain import Domain
 from splitmix.data.mini import handwriting_rows, mini_domains
-from splitmix.data.task import Domain
 from splitmix.report.pictures import contact_sheet
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")

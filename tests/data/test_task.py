@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitmix.core.errors import UserError
+from splitmix.data.domain import Domain, make_domain
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.partition import PARTITIONERS, Classes, Dirichlet
-from splitmix.data.task import Domain, describe_task, make_domain, make_task, task_from_arrays
+from splitmix.data.task import describe_task, make_task, task_from_arrays
 
 
 def domain(name="a", rows=100, tests=40, classes=4, shape=(2, 2, 1)):

@@ -19,8 +19,9 @@ from splitmix.core.rounds import Cosine, Steps
 from splitmix.core.types import Layout, Profile
 from splitmix.core.width import Width
 from splitmix.data.budgets import BUDGETS
+from splitmix.data.domain import Domain
 from splitmix.data.partition import Classes, split_validation
-from splitmix.data.task import Domain, make_task
+from splitmix.data.task import make_task
 from splitmix.methods.bases import SplitMix
 from splitmix.nets import NETS
 from splitmix.nets.cost import cost

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from splitmix.core.inputs import Lazy
 from splitmix.core.types import Plan, Weights
 
 
@@ -17,7 +18,7 @@ from splitmix.core.types import Plan, Weights
 class Split:
     """A client's labelled images: rows of tensors that all clients of a machine share."""
 
-    images: Tensor  # (n, height, width, channel) as uint8 or float, or (n, feature)
+    images: Tensor | Lazy  # (n, height, width, channel) as uint8 or float, (n, feature), or any other shape
     labels: Tensor
     rows: Tensor
 
@@ -26,8 +27,12 @@ class Split:
 
     def batch(self, picks: Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] as (batch, channel, height, width), and labels."""
-        rows = self.rows[picks].to(self.images.device)
-        return as_images(self.images.index_select(0, rows)), self.labels.index_select(0, rows)
+        rows = self.rows[picks].to(self.labels.device)
+        if isinstance(self.images, Tensor):
+            images = self.images.index_select(0, rows)
+        else:
+            images = torch.from_numpy(self.images.take(rows.cpu().numpy())).to(rows.device)
+        return as_images(images), self.labels.index_select(0, rows)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,12 @@ class ClientData:
 
 
 def as_images(x: Tensor) -> Tensor:
-    """Pixels as float in [0, 1], channels first; the memory stays in the channels-last order, which is fast."""
+    """Pixels as float in [0, 1], channels first; the memory stays in the channels-last order, which is fast.
+
+    Samples of another rank are floats in their own order; int64 are tokens, and stay what they are.
+    """
+    if x.dtype == torch.int64:
+        return x
     x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
 from splitmix.core.reproducible import rng_for
+from splitmix.data.domain import Domain
 from splitmix.data.folder import load_arrays, read_split, require_files
-from splitmix.data.task import Domain
 
 DIGITS_FILES = {  # in FedBN's order
     "mnist": "digits/mnist.npz",

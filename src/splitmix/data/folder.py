@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import read_npz
-from splitmix.data.task import Domain, make_domain
+from splitmix.data.domain import Domain, make_domain
 
 SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 WHOLE_KEYS = ("x", "y")

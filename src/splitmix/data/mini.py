@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from splitmix.core.errors import UserError
 from splitmix.core.files import read_npz, write_atomically
 from splitmix.core.reproducible import rng_for
+from splitmix.data.domain import Domain
 from splitmix.data.partition import Rows
-from splitmix.data.task import Domain
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -284,7 +284,8 @@ def _read(file: Path) -> tuple[Domain, ...] | None:
         if file.exists():
             _log.info("%s; the images are made again", error)
         return None
-    return tuple(Domain(name, *(kept[f"{name}.{array}"] for array in _ARRAYS)) for name in NAMES)
+    rows = {name: [kept[f"{name}.{array}"] for array in _ARRAYS] for name in NAMES}
+    return tuple(Domain(name, x, y, x_test, y_test) for name, (x, y, x_test, y_test) in rows.items())
 
 
 def _keep(domains: tuple[Domain, ...], file: Path) -> None:

@@ -1,33 +1,24 @@
 """A task: images of several domains, dealt out to clients."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
+from splitmix.core.inputs import Inputs, Kind, Lazy, Scaling
 from splitmix.core.reproducible import rng_for
-from splitmix.data.partition import Partitioner, Rows, deal_like, hold_out, parse_partition, split_validation
-
-
-@dataclass(frozen=True)
-class Domain:
-    """Labelled images of one origin, (n, height, width, channels) as uint8 or float in [0, 1], and labels (n,)."""
-
-    name: str
-    x_train: NDArray[np.generic]
-    y_train: NDArray[np.int64]
-    x_test: NDArray[np.generic]
-    y_test: NDArray[np.int64]
+from splitmix.data.domain import Domain, checked_domains, make_domain
+from splitmix.data.partition import Partitioner, Rows, deal_like, parse_partition, split_validation
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images of all domains in one array; `domain[i]` is the number of the domain that image i comes from."""
+    """Samples of all domains in one; `domain[i]` is the number of the domain that image i comes from."""
 
-    images: NDArray[np.generic]
+    images: Inputs
     labels: NDArray[np.int64]
     domain: NDArray[np.int64]
 
@@ -54,14 +45,14 @@ class Task:
     classes: int
     net: str  # a name in the table of nets
     augment: bool | str = False  # in training: random crop and flip, or "turn": flip and turn
+    class_names: tuple[str, ...] = ()  # where they are known
+    kind: Kind = "image"
+    scaling: Scaling | None = None  # that features went through
 
     @property
     def image(self) -> tuple[int, ...]:
-        """The shape of one image."""
+        """The shape of one sample."""
         return tuple(int(size) for size in self.train.images.shape[1:])
-
-
-LARGEST = float(np.finfo(np.float32).max)
 
 
 class TaskSettings(TypedDict, total=False):
@@ -101,10 +92,10 @@ def make_task(
     deal = parse_partition(partition)
     if seed < 0:
         raise UserError(f"seed {seed} is negative; give 0 or a positive whole number")
-    domains = _checked(domains, augment)
+    domains = checked_domains(domains, augment)
     train = _pool([(d.x_train, d.y_train) for d in domains])
     test = _pool([(d.x_test, d.y_test) for d in domains])
-    count = _class_count(domains, classes)
+    count = _class_count(domains, len(domains[0].class_names) or classes)
     shares = _deal(deal, train, clients, rng_for(seed, "training rows"), "training")
     rng = rng_for(seed, "test rows")
     if same_test_classes and getattr(deal, "by_class", False):
@@ -118,19 +109,24 @@ def make_task(
         _check_client(client, kept, val, test_rows, val_ratio)
         found = np.union1d(train.domain[rows], test.domain[test_rows])
         shards.append(Shard(names[found[0]] if len(found) == 1 else "mixed", kept, val, test_rows))
-    return Task(name, names, train, test, tuple(shards), count, net, augment)
+    first = domains[0]
+    how = (first.class_names, first.kind or "image", first.scaling)
+    return Task(name, names, train, test, tuple(shards), count, net, augment, *how)
 
 
 def task_from_arrays(
-    domains: Mapping[str, Sequence[ArrayLike]],
+    domains: Mapping[str, Sequence[Any]],
     *,
     name: str = "arrays",
     test_ratio: float = 0.2,
+    kind: Kind | None = None,
     **settings: Unpack[TaskSettings],
 ) -> Task:
     """A task from arrays per domain: (x, y, x_test, y_test), or (x, y), of which `test_ratio` is kept for testing.
 
     The other settings are those of `make_task`; the test rows split off have nearly the mix of classes of the rest.
+    `kind` says what arrays are that look like something else: "tokens" for whole numbers that a net embeds, "signal"
+    for what has been standardised.
 
     >>> x, y = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 4
     >>> task = task_from_arrays({"left": (x, y), "right": (x, y)}, clients=4)
@@ -140,31 +136,21 @@ def task_from_arrays(
     if "clients" not in settings:
         raise UserError("the number of clients is missing; give clients=10, for example")
     seed = settings.get("seed", 0)
-    made = [make_domain(key, arrays, test_ratio=test_ratio, seed=seed) for key, arrays in domains.items()]
+    made = [make_domain(key, arrays, test_ratio=test_ratio, seed=seed, kind=kind) for key, arrays in domains.items()]
     return make_task(name, made, **settings)
-
-
-def make_domain(name: str, arrays: Sequence[ArrayLike], *, test_ratio: float = 0.2, seed: int = 0) -> Domain:
-    """A checked domain from (x, y, x_test, y_test), or from (x, y), of which a test part is split off."""
-    if len(arrays) not in (2, 4):
-        raise UserError(f"domain '{name}' has {len(arrays)} arrays; give (x, y) or (x, y, x_test, y_test)")
-    x, y = _checked_part(name, "training", arrays[0], arrays[1])
-    if len(arrays) == 4:
-        return Domain(name, x, y, *_checked_part(name, "test", arrays[2], arrays[3]))
-    kept, out = hold_out(y, test_ratio, rng_for(seed, "held-out test rows", name))
-    if not len(out):
-        raise UserError(f"domain '{name}' has too few rows ({len(y)}) to split off a test part; give x_test and y_test")
-    return Domain(name, x[kept], y[kept], x[out], y[out])
 
 
 def domains_of(task: Task) -> tuple[Domain, ...]:
     """The domains that a task was made of."""
 
-    def part(samples: Samples, number: int) -> tuple[NDArray[np.generic], Rows]:
+    def part(samples: Samples, number: int) -> tuple[Inputs, Rows]:
         mine = samples.domain == number
         return samples.images[mine], samples.labels[mine]
 
-    return tuple(Domain(name, *part(task.train, i), *part(task.test, i)) for i, name in enumerate(task.domains))
+    whole = (Domain(name, *part(task.train, i), *part(task.test, i)) for i, name in enumerate(task.domains))
+    return tuple(
+        replace(domain, class_names=task.class_names, kind=task.kind, scaling=task.scaling) for domain in whole
+    )
 
 
 def describe_task(task: Task) -> list[dict[str, str | int]]:
@@ -194,77 +180,22 @@ def _range(counts: Sequence[int]) -> str:
     return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}-{max(counts)}"
 
 
-def _checked(domains: Sequence[Domain], augment: bool | str) -> tuple[Domain, ...]:
-    """The domains with plain pixels and labels; an error for the first thing that does not fit."""
-    if not domains:
-        raise UserError("there are no domains; give at least one")
-    names = [domain.name for domain in domains]
-    for name in names:
-        if names.count(name) > 1 or name in ("", "mixed"):
-            raise UserError(
-                f"the domain name '{name}' is taken twice, empty or reserved; give each domain its own name"
-            )
-    whole = tuple(make_domain(d.name, (d.x_train, d.y_train, d.x_test, d.y_test)) for d in domains)
-    shape = whole[0].x_train.shape[1:]
-    for domain in whole:
-        for part, x in (("training", domain.x_train), ("test", domain.x_test)):
-            if x.shape[1:] != shape:
-                raise UserError(
-                    f"{part} images of domain '{domain.name}' have shape {x.shape[1:]}, those of '{names[0]}' {shape}; "
-                    "all images must have the same height, width and channels"
-                )
-    if augment and len(shape) != 3:
-        raise UserError(f"vectors of shape {shape} cannot be cropped and flipped or turned; set augment to false")
-    return whole
-
-
-def _checked_part(name: str, part: str, x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.generic], Rows]:
-    where = f"{part} data of domain '{name}'"
-    images, labels = np.asarray(x), np.asarray(y)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise UserError(f"{where}: labels are {labels.dtype} of shape {labels.shape}; give whole numbers of shape (n,)")
-    if not len(labels):
-        raise UserError(f"{where}: there are no rows; every domain needs training and test rows")
-    if images.ndim not in (2, 4):
-        hint = ", so write x[..., None] for grey images" if images.ndim == 3 else ""
-        raise UserError(
-            f"{where}: images have shape {images.shape}; give (n, height, width, channels) or (n, features){hint}"
-        )
-    if len(images) != len(labels):
-        raise UserError(f"{where}: {len(images)} images but {len(labels)} labels; give one label per image")
-    if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] > 4:
-        raise UserError(
-            f"{where}: images have shape {images.shape}; put the channels last, (n, height, width, channels)"
-        )
-    return _pixels(images, where), labels.astype(np.int64)
-
-
-def _pixels(images: NDArray[Any], where: str) -> NDArray[np.generic]:
-    """uint8 as it is, all else as float32, after a look at the values."""
-    if images.dtype == np.uint8:
-        return images
-    if images.dtype.kind not in "iuf" or images.size == 0:
-        raise UserError(f"{where}: images are {images.dtype} of shape {images.shape}; give uint8, or float from 0 to 1")
-    low, high = float(images.min()), float(images.max())
-    if not -LARGEST <= low <= high <= LARGEST:  # NaN passes through min and max
-        raise UserError(f"{where}: there are NaN or infinite pixels; remove or replace them")
-    if images.ndim == 4 and images.dtype.kind == "f" and (low < 0 or high > 1):
-        raise UserError(f"{where}: float pixels run from {low} to {high}; scale them to [0, 1] or give uint8")
-    if images.ndim == 4 and images.dtype.kind in "iu":
-        if low < 0 or high > 255:
-            raise UserError(f"{where}: whole-number pixels run from {low} to {high}; give 0 to 255")
-        return images.astype(np.uint8)
-    return images.astype(np.float32)
-
-
-def _pool(parts: Sequence[tuple[NDArray[np.generic], Rows]]) -> Samples:
+def _pool(parts: Sequence[tuple[Inputs, Rows]]) -> Samples:
     """All domains in one: bytes if all are bytes, else float32 with bytes divided by 255."""
-    images = [x for x, _ in parts]
-    if len({x.dtype for x in images}) > 1:
-        images = [x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x for x in images]
     sizes = [len(y) for _, y in parts]
     domain = np.repeat(np.arange(len(parts), dtype=np.int64), sizes)
-    return Samples(np.concatenate(images), np.concatenate([y for _, y in parts]), domain)
+    return Samples(_joined([x for x, _ in parts]), np.concatenate([y for _, y in parts]), domain)
+
+
+def _joined(inputs: Sequence[Inputs]) -> Inputs:
+    lazy, images = [x for x in inputs if isinstance(x, Lazy)], [x for x in inputs if not isinstance(x, Lazy)]
+    if lazy and images:
+        raise UserError("some domains are arrays and others are pictures in files; give one or the other")
+    if lazy:
+        return lazy[0].joined(lazy[1:])
+    if len({x.dtype for x in images}) > 1:
+        images = [x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x for x in images]
+    return np.concatenate(images)
 
 
 def _class_count(domains: Sequence[Domain], classes: int | None) -> int:

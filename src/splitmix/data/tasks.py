@@ -7,10 +7,11 @@ from typing import Any, Unpack
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.data.benchmarks import SETS, SIZES, PackedSet, cifar_domain, digits_domains, packed_domains
+from splitmix.data.domain import Domain
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.mini import mini_domains
 from splitmix.data.partition import ByDomain
-from splitmix.data.task import Domain, Task, TaskSettings, make_task
+from splitmix.data.task import Task, TaskSettings, make_task
 
 GivenSettings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set
 

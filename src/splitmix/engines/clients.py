@@ -10,6 +10,7 @@ from torch import Tensor
 
 from splitmix.core.admission import Rejected
 from splitmix.core.batches import ClientData, Split
+from splitmix.core.inputs import Lazy
 from splitmix.core.method import Engine
 from splitmix.core.types import Job, Missing, Profile, Train, Weights
 from splitmix.data.budgets import RoundBudgets
@@ -39,11 +40,12 @@ class TaskClients:
         )
 
     @cached_property
-    def _tensors(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _tensors(self) -> tuple[tuple[Tensor | Lazy, Tensor], tuple[Tensor | Lazy, Tensor]]:
         return self._moved(self.task.train), self._moved(self.task.test)
 
-    def _moved(self, samples: Samples) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(samples.images).to(self.device), torch.from_numpy(samples.labels).to(self.device)
+    def _moved(self, samples: Samples) -> tuple[Tensor | Lazy, Tensor]:
+        images, labels = samples.images, torch.from_numpy(samples.labels).to(self.device)
+        return images if isinstance(images, Lazy) else torch.from_numpy(images).to(self.device), labels
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.reproducible import one_thread
 from splitmix.core.width import parse_width
+from splitmix.data.domain import Domain, make_domain
 from splitmix.data.folder import read_folder
-from splitmix.data.task import Domain, Task, make_domain, make_task
+from splitmix.data.task import Task, make_task
 from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
 from splitmix.flower.wire import Agreement, Member, pack_answer, pack_member, unpack_job, unpack_query

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from splitmix.core.errors import UserError, printable
 from splitmix.core.files import write_atomically
+from splitmix.core.inputs import Kind, Scaling
 from splitmix.core.width import Width, parse_width
 from splitmix.data.budgets import RoundBudgets, parse_budgets
 from splitmix.flower.engine import FlowerEngine
@@ -151,6 +152,9 @@ class RemoteTask:
     image: tuple[int, ...]
     classes: int
     net: str
+    class_names: tuple[str, ...] = ()
+    kind: Kind = "image"
+    scaling: Scaling | None = None  # on each node its own
 
     @property
     def shards(self) -> tuple[RemoteShard, ...]:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
+from splitmix.core.inputs import made
 from splitmix.core.width import Width
-from splitmix.data.task import Domain
+from splitmix.data.domain import Domain
 from splitmix.report.drawing import hue, rendered, width_ticks
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _block(domain: Domain, per_class: int) -> "Image":
         x = column * step
         draw.text((x + _TILE // 2, _CAPTION + _HEADER // 2), str(label), font=text_font, fill=_GREY, anchor="mm")
         for row, i in enumerate(np.flatnonzero(domain.y_train == label)[:per_class]):
-            block.paste(_tile(domain.x_train[i]), (x, _CAPTION + _HEADER + row * step))
+            block.paste(_tile(made(domain.x_train, [i])[0]), (x, _CAPTION + _HEADER + row * step))
     return block
 
 
@@ -119,7 +120,7 @@ def _check(domains: Sequence[Domain], per_class: int) -> None:
     if per_class < 1:
         raise UserError(f"per_class is {per_class}; give 1 or more images per class")
     for domain in domains:
-        if domain.x_train.ndim != 4 or domain.x_train.shape[-1] not in (1, 3):
+        if len(domain.x_train.shape) != 4 or domain.x_train.shape[-1] not in (1, 3):
             raise UserError(
                 f"domain '{domain.name}' has arrays of shape {domain.x_train.shape}; "
                 "a contact sheet shows images (n, height, width, 1 or 3)"

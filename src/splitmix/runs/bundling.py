@@ -77,7 +77,7 @@ def bundle_outcome(
             net=net,
             atom=str(atom),
             image=list(image),
-            classes=class_names(config.task, net.classes, packing.classes),
+            classes=class_names(config.task, net.classes, packing.classes or result.get("classes", ())),
             norm=norm,
             norm_text=NORM_TEXT[norm],
             storage=packing.storage,

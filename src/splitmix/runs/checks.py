@@ -3,11 +3,13 @@
 from collections.abc import Collection, Sequence, Sized
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
 from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
+from splitmix.core.inputs import Kind, Scaling, made
 from splitmix.core.method import Method
 from splitmix.core.net import Build, Net
 from splitmix.core.objective import Attack, Objective, Trial
@@ -54,6 +56,15 @@ class TaskFacts(Protocol):
 
     @property
     def net(self) -> str: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def scaling(self) -> Scaling | None: ...
 
 
 def check_validation(config: Config, task: TaskFacts) -> None:
@@ -142,13 +153,20 @@ def check_dial(build: Build, width: Width) -> None:
         )
 
 
+def samples_of(task: TaskFacts, count: int) -> torch.Tensor:
+    """So many samples as a net takes them: some of the task's own, or zeros where those are elsewhere."""
+    if not isinstance(task, Task):
+        return as_images(torch.zeros(count, *task.image, dtype=torch.int64 if task.kind == "tokens" else torch.float32))
+    rows = np.linspace(0, len(task.train.labels) - 1, count).round().astype(np.int64)
+    return as_images(torch.from_numpy(made(task.train.images, rows)))
+
+
 def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _try(module: nn.Module, task: TaskFacts, dial: bool) -> torch.Tensor:
-    two = torch.from_numpy(task.train.images[[0, -1]]) if isinstance(task, Task) else torch.zeros(2, *task.image)
-    two = as_images(two)
+    two = samples_of(task, 2)
     with torch.no_grad():
         logits: torch.Tensor = module.train()(two, 1.0) if dial else module.train()(two)
     return logits

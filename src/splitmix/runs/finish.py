@@ -23,7 +23,7 @@ from splitmix.core.width import parse_width
 from splitmix.data.tasks import task_about
 from splitmix.nets.cost import mix_cost
 from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
-from splitmix.runs.records import Result, StoredClient, StoredScore, parse_record, write_record
+from splitmix.runs.records import Result, StoredClient, StoredScaling, StoredScore, parse_record, write_record
 from splitmix.runs.setup import Setup
 
 NORM_TEXT = {
@@ -93,9 +93,16 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         "versions": versions(),
         "command": command,
         "domains": list(setup.task.domains),
+        "image": list(setup.image),
+        "kind": setup.task.kind,
         "clients": client_rows(setup),
         "scores": scores,
     }
+    if setup.task.class_names:
+        result["classes"] = list(setup.task.class_names)
+    if (scaling := setup.task.scaling) is not None:
+        mean, deviation, columns = list(scaling.mean), list(scaling.deviation), list(scaling.columns)
+        result["scaling"] = StoredScaling(mean=mean, deviation=deviation, columns=columns)
     if setup.how.privacy and state.epsilon is not None and isfinite(state.epsilon):
         result["epsilon"], result["delta"] = state.epsilon, setup.how.privacy.delta
     if len(found) > 1:

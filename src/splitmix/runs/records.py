@@ -145,6 +145,15 @@ class StoredClient(TypedDict):
 
 
 @lenient
+class StoredScaling(TypedDict):
+    """Mean and deviation of each feature over the training rows, and the features' names."""
+
+    mean: list[float]
+    deviation: list[float]
+    columns: NotRequired[list[str]]
+
+
+@lenient
 class Result(TypedDict):
     """The content of `result.json`; the order of the fields is that in which `--json` shows them."""
 
@@ -173,7 +182,10 @@ class Result(TypedDict):
     command: NotRequired[str]
     domains: NotRequired[list[str]]
     objective: NotRequired[str]
-    image: NotRequired[list[int]]
+    image: NotRequired[list[int]]  # the shape of one sample
+    kind: NotRequired[str]  # what a sample is: image, features, signal or tokens
+    classes: NotRequired[list[str]]  # their names, where they are known
+    scaling: NotRequired[StoredScaling]  # that features went through
     rescaled: NotRequired[list[str]]
     stacked: NotRequired[str]
     epsilon: NotRequired[float]  # with privacy: what the weights may tell of a client, but for a chance of `delta`

@@ -1,0 +1,57 @@
+"""What a net is given: images, features, signals or tokens; samples that are made when they are asked for."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# image: (height, width, channels) in [0, 1]; features: a row of numbers; tokens: whole numbers, never scaled;
+# signal: all else, such as (channels, length), or images that were standardised
+Kind = Literal["image", "features", "signal", "tokens"]
+
+
+@runtime_checkable
+class Lazy(Protocol):
+    """Samples that are made when they are asked for, such as pictures in files; used where an array could be."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Some of them, still not made."""
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Make some of them: the same numbers whoever asks, and whenever."""
+
+    def joined(self, others: "list[Lazy]") -> "Lazy":
+        """With others of the same kind behind them."""
+
+
+Inputs = NDArray[np.generic] | Lazy
+
+
+def made(x: Inputs, rows: ArrayLike) -> NDArray[Any]:
+    """Samples of these rows as an array, wherever they are."""
+    picked = np.asarray(rows, np.int64)
+    return x.take(picked) if isinstance(x, Lazy) else x[picked]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What was done to features before training: mean and deviation of each, over the training rows."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    columns: tuple[str, ...] = ()  # the names of the features, where they have any
+
+    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
+        """Features as a net takes them.
+
+        >>> Scaling((1.0, 10.0), (2.0, 5.0))([[3, 10]]).tolist()
+        [[1.0, 0.0]]
+        """
+        scaled: NDArray[Any] = (np.asarray(x, np.float64) - np.array(self.mean)) / np.array(self.deviation)
+        return scaled.astype(np.float32)
