@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Task", "UserError", "__version__", "read_folder", "task_from_arrays", "train"]
+__all__ = ["Model", "Task", "UserError", "__version__", "read_folder", "slim", "task_from_arrays", "train"]
 
 if TYPE_CHECKING:
     from splitmix.core.errors import UserError
     from splitmix.data.folder import read_folder
     from splitmix.data.task import Task, task_from_arrays
+    from splitmix.nets.slim import slim
     from splitmix.runs.train import train
     from splitmix.runtime.model import Model
 
@@ -17,6 +18,7 @@ _HOMES = {
     "Task": "splitmix.data.task",
     "UserError": "splitmix.core.errors",
     "read_folder": "splitmix.data.folder",
+    "slim": "splitmix.nets.slim",
     "task_from_arrays": "splitmix.data.task",
     "train": "splitmix.runs.train",
 }
@@ -29,3 +31,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'splitmix' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -125,6 +125,8 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
     shape = task.image
     try:
         module = build(width)
+    except UserError:
+        raise
     except (RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
         raise UserError(
             f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"

@@ -26,6 +26,7 @@ from splitmix.methods import find_method
 from splitmix.methods.optimizers import find_optimizer, find_server
 from splitmix.methods.privacy import check_private, find_privacy
 from splitmix.nets import find_net
+from splitmix.nets.slim import Slim
 from splitmix.nets.swap import Swap, stacked_net
 from splitmix.nets.trace import channels_roll, rescaled_names, trace
 from splitmix.objectives import find_objective
@@ -37,6 +38,7 @@ from splitmix.runs.checks import (
     check_statistics,
     check_validation,
     noise_of,
+    samples_of,
 )
 from splitmix.runs.config import Config
 
@@ -127,7 +129,8 @@ def set_up(
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
     own = build is not None or ":" in (config.net or task.net)
-    build = with_needs(build or make_build(config, task), given.needs)
+    build = build or make_build(config, task)
+    build = with_needs(build.on(samples_of(task, 2)) if isinstance(build, Slim) else build, given.needs)
     check_norm(config.norm, method, given, setting.budgets)
     check_statistics(config)
     check_net(build, method.layout.width, task, dial=bool(given.needs))
@@ -146,7 +149,8 @@ def make_build(config: Config, task: TaskFacts) -> Build:
     takes = signature(net).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
         return partial(net, **offered)
-    return partial(net, **{key: value for key, value in offered.items() if key in takes})
+    taken = {key: value for key, value in offered.items() if key in takes}
+    return partial(net, **taken) if taken else net
 
 
 def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:

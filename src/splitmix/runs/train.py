@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitmix.core.client import mean_logits, part_logits
+from splitmix.core.errors import UserError
 from splitmix.core.method import Method
 from splitmix.core.net import Build, Net
 from splitmix.core.parts import covering, cut
@@ -17,6 +18,7 @@ from splitmix.core.types import Weights
 from splitmix.core.width import Width, parse_width
 from splitmix.data.task import Task
 from splitmix.engines.simulator import default_workers
+from splitmix.nets.slim import Slim
 from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import make_config
 from splitmix.runs.finish import Outcome, finish, served, stored_outcome
@@ -92,7 +94,7 @@ def train(
     """
     given = {"task": task if isinstance(task, str) else task.name, **settings}
     if build is not None:
-        given["net"] = f"{build.__module__}:{getattr(build, '__qualname__', type(build).__qualname__)}"
+        given["net"] = net_name(build)
     own = [key for key, given_here in (("task", not isinstance(task, str)), ("net", build is not None)) if given_here]
     config = make_config(given, own=own)
     root = Path(data_root) if data_root is not None else None
@@ -105,3 +107,12 @@ def train(
             return Trained(setup, finish(setup, engine, state))
     outcome = run_in_folder(setup, Path(out), resume=resume, workers=count, device=device, watchers=watchers)
     return Trained(setup, outcome or stored_outcome(Path(out)))
+
+
+def net_name(build: Build) -> str:
+    """How a config speaks of a user's own net."""
+    if isinstance(build, nn.Module):
+        raise UserError("the net is a module of one width; give splitmix.slim(module), or a function build(width)")
+    if isinstance(build, Slim):
+        return build.name
+    return f"{build.__module__}:{getattr(build, '__qualname__', type(build).__qualname__)}"
