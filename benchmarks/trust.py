@@ -1,6 +1,6 @@
 """What hostile clients do to a run on `mini`, with and without the defaults of a federation: results/trust.md.
 
-python benchmarks/trust.py [ATTACK:GUARD:WHO ...]      some minutes each; other rows stay
+python benchmarks/trust.py [ATTACK:GUARD:WHO:SEED ...]      some minutes each; other rows stay
 """
 
 import sys
@@ -44,10 +44,15 @@ def changed(change: Callable[[str, Tensor, Tensor], Tensor], job: type = Train) 
     return trick
 
 
-flipped = changed(lambda name, was, now: now if "running" in name else was - 4.5 * (now - was))
+def flipped_by(times: float) -> Trick:
+    return changed(lambda name, was, now: now if "running" in name else was - times * (now - was))
+
+
+flipped = flipped_by(4.5)
 wiped = changed(lambda name, was, now: now if "running" in name else -3.5 * was)
 POISON: dict[str, Trick] = {
     "flipped": flipped,
+    "quietly": flipped_by(1.0),
     "denormal": changed(lambda name, was, now: torch.full_like(now, 1e-40)),
     "wiped": lambda job, old, new: new if getattr(job, "round", 1) else wiped(job, old, new),
     "boasting": lambda job, old, new: replace(flipped(job, old, new), samples=10**9),
@@ -59,10 +64,12 @@ TRICKS: dict[str, Trick] = {
     **dict.fromkeys(("honest", "tracked", "calibrated"), lambda job, old, new: new),
 }
 CASES = [
-    *(f"honest:{guard}:nobody" for guard in GUARDS),
-    *(f"{attack}:{guard}:even" for attack in POISON for guard in ("none", "default")),
-    *(f"flipped:{guard}:wide" for guard in ("none", "default")),
-    *(f"tracked:{guard}:nobody" for guard in ("none", "default")),
+    *(f"honest:{guard}:nobody:{seed}" for seed in (1, 2, 3) for guard in ("none", "default")),
+    *(f"honest:{guard}:nobody:1" for guard in ("trimmed", "median")),
+    *(f"flipped:default:{who}:{seed}" for seed in (1, 2) for who in ("even", "wide")),
+    *(f"{attack}:default:even:1" for attack in POISON if attack != "flipped"),
+    *(f"{attack}:none:even:1" for attack in POISON),
+    *(f"tracked:{guard}:nobody:1" for guard in ("none", "default")),
 ]
 
 
@@ -106,13 +113,13 @@ class Shortened(Watcher):
         self.shortened += len(set(row["clipped"]) - set(self.hostile))
 
 
-def measured(attack: str, guard: str, who: str) -> Iterator[Row]:
+def measured(attack: str, guard: str, who: str, seed: str) -> Iterator[Row]:
     """A run with hostile clients, as the test images of all clients see its widest mix."""
     norm, hostile = "tracked" if attack in TRACKED else "post", WHO[who]
-    settings = {**SETTINGS, **GUARDS[guard], "norm": norm}
+    settings = {**SETTINGS, **GUARDS[guard], "norm": norm, "seed": int(seed)}
     setup = set_up(make_config(settings))
     watcher = Shortened(hostile)
-    about = {"study": "trust", "guard": guard, "settings": settings, "seed": setup.config.seed}
+    about = {"study": "trust", "guard": guard, "settings": settings, "seed": int(seed)}
 
     def row(attack: str, who: str, weights: Weights, norm: str) -> Row:
         question = setup.question("test", norm)
@@ -132,7 +139,7 @@ def measured(attack: str, guard: str, who: str) -> Iterator[Row]:
 def main() -> None:
     for text in sys.argv[1:] or CASES:
         for row in measured(*text.split(":")):
-            case = {key: row[key] for key in ("attack", "guard", "who")}
+            case = {key: row[key] for key in ("attack", "guard", "who", "seed")}
             known = read_rows("trust") if path_of("trust").exists() else []
             publish("trust", [*(old for old in known if {key: old[key] for key in case} != case), row])
 

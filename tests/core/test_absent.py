@@ -176,7 +176,6 @@ def test_a_row_tells_who_took_part_and_can_be_stored():
     assert rows[0]["missing"] == [{"client": 2, "reason": "late"}]
     assert [len(tried["missing"]) for tried in rows[1]["repeated"]] == [3]
     assert rows[1]["rejected"][0]["kind"] == "finite"
-    assert set(rows[0]["usual"]) == {*toy_weights(), "steps"}
     assert "weights" not in rows[0]
 
 
@@ -191,7 +190,7 @@ def test_a_run_again_with_those_who_took_part_has_the_same_weights(cohort):
     assert [report.seen for report in again] == [report.seen for report in reports]
 
 
-def test_what_is_usual_goes_on_from_the_report_of_the_round_before():
+def test_a_resumed_run_bounds_updates_as_it_would_have():
     class Leaping(Faulty):
         """Client 2 goes much too far in the last round."""
 
@@ -204,6 +203,6 @@ def test_what_is_usual_goes_on_from_the_report_of_the_round_before():
     reports, how = [], replace(toy_federation(cohort=None), clip=5.0)
     whole = federate(METHOD, Leaping(), Net(Tiny), toy_weights(), how, on_round=reports.append)
     before = reports[1]
-    resumed = federate(METHOD, Leaping(), Net(Tiny), before.weights, how, start=2, usual=before.usual)
+    resumed = federate(METHOD, Leaping(), Net(Tiny), before.weights, how, start=2)
     assert reports[2].seen.clipped == [2]
     assert to_bytes(resumed) == to_bytes(whole)

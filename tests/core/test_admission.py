@@ -67,7 +67,7 @@ def test_an_update_with_a_fault_is_dropped_alone(what):
 
 def test_an_honest_update_passes_as_it_is():
     honest = answer(job())
-    (passed,), admission = through([honest], [job()], clip=5.0, usual=dict.fromkeys(WEIGHTS, 0.01) | {"steps": 3.0})
+    (passed, *_), admission = through([honest, answer(job(1)), answer(job(2))], [job(), job(1), job(2)], clip=5.0)
     assert passed == honest
     assert all(passed.weights[name] is value for name, value in honest.weights.items())
     assert admission.seen.clipped == []

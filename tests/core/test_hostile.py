@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from helpers.answers import ATTACKER, NET, Attacker, Tampered
+from helpers.answers import ATTACKER, FC, NET, Attacker, Tampered
 from helpers.toys import ATOM, LAYOUT, METHOD, PLAN, ToyClients, bases, to_bytes, toy_simulator, toy_weights
 from splitmix.core.parts import cut, merge
 from splitmix.core.rounds import Federation, federate, make_jobs
@@ -125,8 +125,7 @@ def test_without_the_bound_one_client_is_enough_to_end_it():
 def test_where_all_are_honest_admission_changes_no_bit(tracked):
     weights, engine = toy_weights(tracked=tracked), toy_simulator()
     how, plain, reports = Federation(3, PLAN, seed=2, clip=50.0), weights, []
-    usual = dict.fromkeys(weights, 1.0) | {"steps": 5.0}  # else the first round has a bound that honest toys reach
-    guarded = federate(METHOD, engine, NET, weights, how, usual=usual, on_round=reports.append)
+    guarded = federate(METHOD, engine, NET, weights, how, on_round=reports.append)
     for round in range(3):
         cohort = engine.profiles(round)
         plan = replace(PLAN, lr=PLAN.lr * how.schedule(round, 3))
@@ -136,13 +135,14 @@ def test_where_all_are_honest_admission_changes_no_bit(tracked):
     assert not any(report.seen.clipped for report in reports)
 
 
-def test_one_update_is_in_memory_at_a_time():
+@pytest.mark.parametrize(("clip", "held"), [(0.0, 3), (5.0, 8)])
+def test_one_update_is_in_memory_at_a_time_unless_they_are_compared(clip, held):
     alive, most = [], []
 
     def watch(asked, got):
-        alive.append(weakref.ref(got))
+        alive.append(weakref.ref(got.weights[FC]))
         most.append(sum(one() is not None for one in alive))
         return got
 
-    run_with(watch, rounds=2)
-    assert max(most) <= 3  # that which comes, that which goes, and the one that the simulator still holds
+    run_with(watch, rounds=2, clip=clip)
+    assert max(most) <= held  # three: that which comes, that which goes, and the one that the simulator still holds

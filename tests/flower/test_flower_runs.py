@@ -1,5 +1,6 @@
 """Whole runs over a grid of nodes: the same folders as simulated runs; no processes."""
 
+import math
 import runpy
 import sys
 from dataclasses import replace
@@ -52,15 +53,32 @@ def stripes_grid(folder):
 )
 @pytest.mark.slow
 def test_a_run_on_nodes_that_name_their_budgets_leaves_what_a_simulated_run_leaves(own, tmp_path, changed):
-    order = Order(stripes_config(own, **changed, budgets="1/4 1"), tmp_path / "grid", wait=600)
-    run_on_grid(stripes_grid(own), order)
-    told = make_config(read_toml(tmp_path / "grid" / "config.toml"))
+    told = on_nodes_and_simulated(own, tmp_path, **changed, budgets="1/4 1")
     assert told.budgets == {"name": "each", "widths": BUDGETS}
+
+
+@pytest.mark.slow
+def test_a_private_run_on_nodes_has_the_weights_and_the_epsilon_of_a_simulated_one(own, tmp_path):
+    pytest.importorskip("dp_accounting", reason='pip install "splitmix[privacy]"')
+    on_nodes_and_simulated(own, tmp_path, privacy={"clip": 0.5, "noise": 2.0}, order="natural", cohort=2, rounds=3)
+    ours, theirs = (
+        [row["epsilon"] for row in read_metrics(tmp_path / name) if row["kind"] == "round"]
+        for name in ("grid", "simulated")
+    )
+    assert ours == theirs
+    assert [0 < epsilon < math.inf for epsilon in ours] == [True] * 3
+
+
+def on_nodes_and_simulated(own, tmp_path, **changed):
+    """Have the same run done on nodes and in the simulator, hold their results equal, and give the settings."""
+    run_on_grid(stripes_grid(own), Order(stripes_config(own, **changed), tmp_path / "grid", wait=600))
+    told = make_config(read_toml(tmp_path / "grid" / "config.toml"))
     run_in_folder(set_up(told), tmp_path / "simulated")
     ours, theirs = (read_result(tmp_path / name) for name in ("grid", "simulated"))
     for key in ("weights_sha256", "bases", "best_round", "clients", "domains", "task"):
         assert ours[key] == theirs[key], key
     assert [row["accuracy"] for row in ours["scores"]] == [row["accuracy"] for row in theirs["scores"]]
+    return told
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def checkpoint(folder: Path) -> Reader:
     run, weights, between = RunFolder(folder), {"0.w": torch.ones(1, 3)}, b"\n=====\n"
     for finished in (1, 2):
         best = {"0.w": torch.zeros(1, 3)}
-        run.save_state(State(finished, weights, 0, 0.5, best, usual={"weight": 2.0}), "settings")
+        run.save_state(State(finished, weights, 0, 0.5, best), "settings")
     manifest = run.checkpoints / "round-000002.json"
     tensors = manifest.with_suffix(".safetensors")
 

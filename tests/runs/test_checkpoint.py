@@ -11,7 +11,7 @@ from splitmix.runs.folder import RunFolder, State
 WEIGHTS = {"0.w": torch.ones(1, 3)}
 DEEP = "[" * 100_000 + "]" * 100_000
 OTHER = ["null", "true", "-7", "1e999", "NaN", "9" * 5000, '"\\u001b[31m"', '{"a": null}', DEEP, "[" * 300 + "]" * 300]
-FIELDS = ("schema", "config", "round", "best_round", "best_accuracy", "seconds", "usual", "sha256", "more")
+FIELDS = ("schema", "config", "round", "best_round", "best_accuracy", "seconds", "sha256", "more")
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path):
     folder = RunFolder(tmp_path)
     for finished in (1, 2):
         best = {"0.w": torch.zeros(1, 3)}
-        folder.save_state(State(finished, WEIGHTS, 0, 0.5, best, seconds=1.0, usual={"weight": 2.0}), "settings")
+        folder.save_state(State(finished, WEIGHTS, 0, 0.5, best, seconds=1.0), "settings")
     return folder
 
 
@@ -45,7 +45,7 @@ def test_the_one_before_is_used_and_a_short_note_says_so(folder, field, text):
 
 def test_an_untouched_one_is_used(folder):
     state, notes = folder.load_state(["settings"], WEIGHTS)
-    assert (state.round, state.best_accuracy, state.usual, notes) == (2, 0.5, {"weight": 2.0}, [])
+    assert (state.round, state.best_accuracy, state.seconds, notes) == (2, 0.5, 1.0, [])
 
 
 def test_one_of_an_older_version_whose_hash_is_of_the_tensors_alone_is_used(folder):

@@ -1,6 +1,7 @@
 """Trust: every answer is checked before it counts, whatever engine carried it.
 
-An update that is not what its job asked for is dropped, alone, with a reason. A change that is too large is clipped.
+An update that is not what its job asked for is dropped, alone, with a reason. One that goes much further than those of
+other clients counts little.
 """
 
 import math
@@ -20,12 +21,12 @@ from splitmix.core.parts import covering, cut, middle
 from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, plain_name
 from splitmix.core.width import Width
 
-Usual = Mapping[str, float]  # how far clients usually move a number in a round, by entry, and in how many steps
 Fault = tuple[str, str]  # a kind, in a word, and a sentence
 VOTES = 3  # the least number of clients whose median says what is usual
 HIGHEST = 1e9  # loss that counts: sums of such are finite
 LITTLE = 1e-4  # of its size an entry may always move: what norms make of a bias before them is noise
-FIRST = 0.5  # of its size an entry may move while nothing is usual: nobody can wipe it out
+ALONE = 0.5  # of its size a base may move where nothing is usual: nobody can wipe it out
+QUIETEST = 1e-6  # of a vote: sums of such are no zeros
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,24 @@ class Attendance:
         return ", ".join(f"{n} {reason}" for reason, n in Counter(gone.reason for gone in self.missing).most_common())
 
 
+@dataclass(frozen=True)
+class Moved:
+    """An update, in how many steps it was made, and how far it moved a number of each entry in each base."""
+
+    update: Update
+    steps: int
+    far: Weights  # root mean squares, a number for each base
+    sizes: Weights  # the same of what the entries were before; where nobody asks, none
+
+
 @dataclass
 class Admission:
-    """Checks the answers of one round, one at a time, and notes who came.
+    """Checks the answers of one round, and notes who came.
 
-    Who moves an entry of a base more than `clip` times as far as usual is brought back to what is usual, and nearer the
-    further it went. What is usual is the median, over the clients of the round before, of how far a number of the entry
-    moved (root mean square); up to `clip` times more for a client that takes more steps. While nothing is usual yet, an
-    entry may move by half of its size.
+    With `clip`, updates of the round are compared. What is usual for an entry is the median, over the clients, of how
+    far they moved a number of it. Who moves a base more than `clip` times as far as usual (root mean square, over its
+    entries, of how many times as far) is brought back to what is usual, and nearer the further it went; and its
+    samples count less, by the square of that.
     """
 
     net: Net
@@ -78,15 +89,26 @@ class Admission:
     weights: Weights
     cohort: Sequence[Profile]
     clip: float = 0.0  # 0: any distance is fine
-    usual: Usual = field(default_factory=dict)
     seen: Attendance = field(init=False)
-    votes: dict[str, list[float]] = field(default_factory=dict, init=False)  # of each client, for what is usual
 
     def __post_init__(self) -> None:
         self.seen = Attendance(tuple(profile.client for profile in self.cohort))
 
     def admitted(self, jobs: Sequence[Train], answers: Iterable[Any]) -> Iterator[Update]:
-        """The updates that count, in the order of the jobs; one is in memory at a time."""
+        """The updates that count, in the order of the jobs: one in memory at a time, or all, to be compared."""
+        sound = self._sound(jobs, answers)
+        if not self.clip:
+            yield from (moved.update for moved in sound)
+            return
+        held = list(sound)
+        usual = usual_moves(held)
+        steps = median_low(moved.steps for moved in held) if held else 1
+        for moved in held:
+            times = times_as_far(moved, usual, steps, self.clip)
+            yield moved.update if times <= self.clip else self._brought_back(moved, times)
+
+    def _sound(self, jobs: Sequence[Train], answers: Iterable[Any]) -> Iterator[Moved]:
+        """The updates that are what their jobs asked for, in this order, with one vote each."""
         samples = {profile.client: profile.samples for profile in self.cohort}
         for job, answer in zip_longest(jobs, answers):
             if job is None or answer is None:
@@ -96,60 +118,42 @@ class Admission:
                 continue
             self.seen.bytes_up += size_of(getattr(answer, "weights", {}))
             fault = mismatch(job, answer, samples[job.client])
-            update = fault or self._checked(job, answer)
-            if not isinstance(update, Update):
-                self.seen.rejected.append(Rejected(job.client, *update))
+            moved = fault or self._measured(job, replace(answer, weight=1))
+            if not isinstance(moved, Moved):
+                self.seen.rejected.append(Rejected(job.client, *moved))
                 continue
             self.seen.accepted.append(job.client)
             self.seen.updates.update(part.base for part in covering(job.parts))
-            self.seen.losses.append(update.metrics["loss"])
-            yield update
+            self.seen.losses.append(moved.update.metrics["loss"])
+            yield moved
 
-    def usual_next(self) -> Usual:
-        """What is usual after this round; a round of too few clients changes nothing."""
-        heard = {name: median_low(votes) for name, votes in self.votes.items() if len(votes) >= VOTES}
-        return {**self.usual, **heard}
-
-    def _checked(self, job: Train, update: Update) -> Update | Fault:
-        """The update, if its tensors are what the job asked for, with no base further from the old than it may be."""
-        parts, steps = covering(job.parts), step_count(update.samples, job.plan.batch, job.plan.epochs)
-        private = self.net.norm_names(parts[0].width) if job.local_norms else set()
-        sent = cut(self.net, self.layout, self.weights, job.parts)
-        old = {name: value for name, value in sent.items() if name not in private}
+    def _measured(self, job: Train, update: Update) -> Moved | Fault:
+        """How far an update went, if its tensors are what the job asked for."""
+        old = self._sent(job)
         fault = malformed(update.weights, old)
         if fault:
             return fault
-        weights, votes = dict(update.weights), {"steps": float(steps)}
-        sizes = self._sizes(parts[0].width, old) if self.clip else {}
-        for name, was in old.items():
-            change = weights[name] - was
-            far = root_mean_square(change)
-            if not far.isfinite().all():
-                return not_finite(update.weights) or ("size", "its change is too large to be measured")
-            if self.clip:
-                usual, bound = self._bound(name, sizes[name], steps)
-                keep = torch.where(far > bound, usual * bound / far.square(), 1.0)
-                if (keep < 1).any():
-                    weights[name] = _shrunk(weights[name], was, change, keep)
-                far = torch.minimum(far, bound)
-            votes[name] = float(far.square().mean().sqrt())
-        for name, vote in votes.items():
-            self.votes.setdefault(name, []).append(vote)
-        if any(weights[name] is not value for name, value in update.weights.items()):
-            self.seen.clipped.append(job.client)
-        return replace(update, weights=weights)
+        far = {name: root_mean_square(update.weights[name] - was) for name, was in old.items()}
+        if not all(one.isfinite().all() for one in far.values()):
+            return not_finite(update.weights) or ("size", "its change is too large to be measured")
+        sizes = self._sizes(covering(job.parts)[0].width, old) if self.clip else {}
+        return Moved(update, step_count(update.samples, job.plan.batch, job.plan.epochs), far, sizes)
 
-    def _bound(self, name: str, size: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """How far a number of an entry usually moves in so many steps, and how far it may move."""
-        usual = self.usual.get(name, 0.0)
-        if usual <= 0:
-            far = torch.where(size > 0, FIRST * size, math.inf)  # of a base that is all zeros, nothing is known
-            return far, far
-        more = min(max(1.0, steps / self.usual["steps"]), max(1.0, self.clip))  # the client itself says how many
-        allowed = (LITTLE * size).clamp(min=usual * more)
-        return allowed, allowed * self.clip
+    def _sent(self, job: Train) -> Weights:
+        """What a client was given and is to give back: all but norms that it keeps to itself."""
+        private = self.net.norm_names(covering(job.parts)[0].width) if job.local_norms else set()
+        sent = cut(self.net, self.layout, self.weights, job.parts)
+        return {name: value for name, value in sent.items() if name not in private}
 
-    def _sizes(self, width: Width, entries: Weights) -> dict[str, Tensor]:
+    def _brought_back(self, moved: Moved, times: float) -> Update:
+        """An update that went so many times as far as usual, with a smaller change and a smaller vote."""
+        self.seen.clipped.append(moved.update.client)
+        share = self.clip / times
+        sent = cut(self.net, self.layout, self.weights, moved.update.parts)
+        weights = {name: _shrunk(value, sent[name], share / times) for name, value in moved.update.weights.items()}
+        return replace(moved.update, weights=weights, weight=max(QUIETEST, share**2))
+
+    def _sizes(self, width: Width, entries: Weights) -> Weights:
         """The size of a number of each entry, in each base; of one that is all zeros, that of all of its kind."""
         statistics = self.net.statistic_names(width)
         sizes = {name: root_mean_square(value) for name, value in entries.items()}
@@ -159,6 +163,30 @@ class Admission:
                 usual = torch.stack([sizes[name].square() for name in alike]).mean(0).sqrt()
                 sizes |= {name: torch.where(sizes[name] > 0, sizes[name], usual) for name in alike}
         return sizes
+
+
+def usual_moves(held: Sequence[Moved]) -> dict[str, float]:
+    """How far a number of each entry usually moves: the median of the clients, where enough of them moved it."""
+    votes: dict[str, list[float]] = {}
+    for moved in held:
+        for name, far in moved.far.items():
+            votes.setdefault(name, []).append(float(far.square().mean().sqrt()))
+    usual = {name: median_low(vote) for name, vote in votes.items() if len(vote) >= VOTES}
+    return {name: far for name, far in usual.items() if far > 0}
+
+
+def times_as_far(moved: Moved, usual: Mapping[str, float], steps: int, clip: float) -> float:
+    """How many times as far as usual an update moved a base, of its bases the one that it moved furthest.
+
+    Up to `clip` times more steps than usual may go further in proportion: the client itself says how many it took.
+    """
+    more = min(max(1.0, moved.steps / steps), max(1.0, clip))
+    times = []
+    for name, far in moved.far.items():
+        size = moved.sizes[name]
+        known = (LITTLE * size).clamp(min=usual[name] * more) if name in usual else ALONE * size / clip
+        times.append(far / torch.where(known > 0, known, math.inf))  # of a base that is all zeros, nothing is known
+    return float(torch.stack(times).square().mean(0).sqrt().max())
 
 
 def plausible(profiles: Sequence[Profile], limit: int | str | None) -> tuple[list[Profile], list[Missing]]:
@@ -243,7 +271,7 @@ def bounded_statistics(found: Sequence[Weights], clip: float) -> list[Weights]:
         usual = middle(far, 0.5)
         keep = torch.where(far > clip * usual, clip * (usual / far).square(), 1.0)
         for i, value, share in zip(told, values, keep, strict=True):
-            bounded[i][name] = _shrunk(value, centre, value - centre, share)
+            bounded[i][name] = _shrunk(value, centre, share)
     return bounded
 
 
@@ -271,10 +299,10 @@ def size_of(weights: Any) -> int:
     return sum(value.numel() * value.itemsize for value in values if isinstance(value, Tensor))
 
 
-def _shrunk(value: Tensor, old: Tensor, change: Tensor, keep: Tensor) -> Tensor:
+def _shrunk(value: Tensor, old: Tensor, keep: Tensor | float) -> Tensor:
     """The value, with the change of those bases made smaller of which less than all may be kept."""
-    share = keep.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
-    return torch.where(share < 1, old + change * share, value)
+    share = torch.as_tensor(keep, dtype=value.dtype).view(-1, *[1] * (value.dim() - 1))
+    return torch.where(share < 1, old + (value - old) * share, value)
 
 
 def _short(value: Any) -> str:

@@ -104,7 +104,7 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
     A running mean for each part that came, one update in memory at a time: mean += (update - mean) * samples / samples
     so far. At the end parts that overlap are averaged in the same way. Merging what was cut gives back the same bytes.
     """
-    samples: dict[Came, int] = {}
+    samples: dict[Came, float] = {}
     means: dict[Came, Weights] = {}
     for update in updates:
         for row, part in enumerate(covering(update.parts)):
@@ -159,7 +159,7 @@ def middle(votes: Tensor, share: float) -> Tensor:
 
 
 def _overlaid(
-    net: Net, layout: Layout, weights: Weights, means: dict[Came, Weights], samples: dict[Came, int]
+    net: Net, layout: Layout, weights: Weights, means: dict[Came, Weights], samples: dict[Came, float]
 ) -> Weights:
     """The weights, with the parts' means put in; where parts overlap, the mean by samples."""
     merged = {name: value.clone() for name, value in weights.items()}

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from splitmix.core.admission import Admission, Attendance, Usual, plausible
+from splitmix.core.admission import Admission, Attendance, plausible
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine, Method, Privacy, Server
 from splitmix.core.net import Net
@@ -77,7 +77,7 @@ class Federation:
     seed: int = 0
     local_norms: bool = False
     run: str = ""  # what answers must name
-    clip: float = 0.0  # an update that moves a base so many times as far as usual is shortened; 0: any distance is fine
+    clip: float = 0.0  # an update that moves a base so many times as far as usual counts little; 0: none is far
     min_share: float = 0.5  # of the clients with a job must answer, else the round is repeated
     repeats: int = 2  # at most, of one round
     min_updates: int = 1  # a base with fewer keeps its value
@@ -103,7 +103,6 @@ class RoundReport:
     repeated: tuple[Attendance, ...]  # earlier tries, to which too few answered
     bytes_down: int  # of all tries, as are those that came up
     bytes_up: int
-    usual: Usual  # how far an update usually moves a base; the next round's bound
     kept: Weights = field(default_factory=dict)  # by the server for the rounds to come
 
 
@@ -115,23 +114,22 @@ def federate(
     how: Federation,
     *,
     start: int = 0,
-    usual: Usual | None = None,
     asked: int | None = None,
     kept: Weights | None = None,
     on_round: Callable[[RoundReport], None] = lambda report: None,
 ) -> Weights:
     """Train round after round from `start` on (Algorithm 1); everything follows from the arguments.
 
-    `usual` and `kept` are what the report of the round before `start` said, and `asked` how many clients were asked
-    until then; where that is not known, as many in each round as in the first one now. Gives the weights to be served.
+    `kept` is what the report of the round before `start` said, and `asked` how many clients were asked until then;
+    where that is not known, as many in each round as in the first one now. Gives the weights to be served.
     """
     kept = kept or {}
     for round in range(start, how.rounds):
         counted = method if asked is None and round else method.after(asked or 0)
-        report = one_round(counted, engine, net, weights, how, round, usual or {})
+        report = one_round(counted, engine, net, weights, how, round)
         with one_thread():
             report = stepped(report, method, net, weights, kept, how)
-        weights, usual, kept = report.weights, report.usual, report.kept
+        weights, kept = report.weights, report.kept
         asked = (round * report.clients if asked is None else asked) + report.clients
         on_round(report)
     return served(weights, kept)
@@ -168,9 +166,7 @@ def served(weights: Weights, kept: Weights) -> Weights:
     return mean or weights
 
 
-def one_round(
-    method: Method, engine: Engine, net: Net, weights: Weights, how: Federation, round: int, usual: Usual
-) -> RoundReport:
+def one_round(method: Method, engine: Engine, net: Net, weights: Weights, how: Federation, round: int) -> RoundReport:
     """Ask a cohort until enough of it answers, and merge what came."""
     began, sent, failed = perf_counter(), 0, list[Attendance]()
     plan = replace(how.plan, lr=how.plan.lr * how.schedule(round, how.rounds))
@@ -178,7 +174,7 @@ def one_round(
         profiles, boasting = plausible(engine.profiles(round), how.max_samples)
         cohort = draw_cohort(profiles, how.cohort, how.seed, round, len(failed))
         jobs = make_jobs(method.assign(round, cohort), cohort, round, plan, how)
-        admission = Admission(net, method.layout, weights, cohort, how.clip, usual)
+        admission = Admission(net, method.layout, weights, cohort, how.clip)
         admission.seen.missing.extend(boasting)
         updates = admission.admitted(jobs, engine.run(weights, jobs))
         with one_thread():
@@ -202,7 +198,6 @@ def one_round(
         tuple(failed),
         sent,
         sum(tried.bytes_up for tried in (*failed, seen)),
-        admission.usual_next(),
     )
 
 
@@ -214,7 +209,7 @@ def aggregated(
         return how.privacy.merge(net, method.layout, weights, jobs, updates, how.seed)
     if AGGREGATES[how.aggregate]:
         return merge_middle(net, method.layout, weights, updates, AGGREGATES[how.aggregate])
-    return merge(net, method.layout, weights, (replace(u, weight=method.weigh(u.parts)) for u in updates))
+    return merge(net, method.layout, weights, (replace(u, weight=u.weight * method.weigh(u.parts)) for u in updates))
 
 
 def draw_cohort(

@@ -88,7 +88,7 @@ class Update:
     weights: Weights
     samples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    weight: int = 1  # how often its samples count in the mean: the server's decision, whatever the client says
+    weight: float = 1  # how often its samples count in the mean: the server's decision, whatever the client says
     run: str = ""
 
 

@@ -42,7 +42,6 @@ class CheckpointRecord(TypedDict):
     best_round: int
     best_accuracy: float
     seconds: NotRequired[float]
-    usual: NotRequired[dict[str, float]]
     sha256: str
 
 
@@ -58,7 +57,6 @@ class State:
     norms: Norms = field(default_factory=dict)  # that clients keep to themselves
     best_norms: Norms = field(default_factory=dict)  # the same, after the best round
     seconds: float = 0.0  # spent so far, over all resumes
-    usual: Mapping[str, float] = field(default_factory=dict)  # how far updates of the last round moved a base
     kept: Weights = field(default_factory=dict)  # by the server from round to round, such as momenta
     epsilon: float | None = None  # what the weights may tell of a client; None: all. It follows from the metrics
 
@@ -157,7 +155,6 @@ class RunFolder:
             "best_round": state.best_round,
             "best_accuracy": state.best_accuracy,
             "seconds": state.seconds,
-            "usual": dict(state.usual),
             "sha256": "",
         }
         manifest["sha256"] = _seal(data, manifest)
@@ -259,7 +256,6 @@ def _read_state(manifest: Path, digests: Collection[str], like: Weights) -> Stat
         norms,
         norms if newest else from_tensors(under("best-memory/")),
         said.get("seconds", 0.0),
-        said.get("usual", {}),
         kept,
     )
 

@@ -281,7 +281,6 @@ class MetricRow(TypedDict):
     rejected: NotRequired[list[StoredRejection]]
     missing: NotRequired[list[StoredAbsence]]
     repeated: NotRequired[list[AttendanceRow]]
-    usual: NotRequired[dict[str, float]]
     epsilon: NotRequired[float]
     split: NotRequired[str]
     norm: NotRequired[str]  # which statistics the norms used; not said: those of the batch, or running ones

@@ -104,7 +104,7 @@ def train_rounds(
     def after_round(report: RoundReport) -> None:
         nonlocal now
         cohorts.append(report.seen.cohort)
-        now = replace(now, round=report.round + 1, weights=report.weights, usual=report.usual, kept=report.kept)
+        now = replace(now, round=report.round + 1, weights=report.weights, kept=report.kept)
         now = replace(now, epsilon=spent(setup, cohorts, now.round))
         tell([round_row(report, now.epsilon)], watchers, folder)
         last = now.round == config.rounds
@@ -126,7 +126,6 @@ def train_rounds(
             now.weights,
             setup.how,
             start=now.round,
-            usual=now.usual,
             asked=clients_asked(rows, now.round) if now.round else None,
             kept=now.kept,
             on_round=after_round,
@@ -239,7 +238,6 @@ def round_row(report: RoundReport, epsilon: float | None = None) -> MetricRow:
         "bytes_up": report.bytes_up,
         **attendance_row(report.seen),
         "repeated": [attendance_row(seen) for seen in report.repeated],
-        "usual": dict(report.usual),
     }
     return row if epsilon is None or isinf(epsilon) else {**row, "epsilon": epsilon}
 
