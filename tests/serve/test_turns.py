@@ -58,6 +58,22 @@ def test_what_waits_with_the_same_dial_is_done_in_one_go():
     assert batches == [[1, 4, 8], [2]]
 
 
+def test_what_arrives_together_goes_together_though_threads_are_free():
+    sizes = []
+
+    def noted(given):
+        sizes.append(len(given))
+        return given
+
+    async def ask():
+        crew = Crew(ServerLimits(rate=0, threads=2))
+        await asyncio.gather(*(crew.run_together(noted, i, key="wide", who="a") for i in range(8)))
+        crew.close()
+
+    asyncio.run(ask())
+    assert sizes == [8]
+
+
 def test_a_batch_has_its_limit():
     _, batches = behind([("a", "wide", i + 1) for i in range(5)], ServerLimits(rate=0, threads=1, batch=2))
     assert batches == [[1, 2], [3, 4], [5]]

@@ -89,13 +89,16 @@ def make_app(
 
 
 def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None:
-    @app.post("/api/predict", responses=ERRORS, openapi_extra=body_of(PixelQuestion, form=True))
-    async def predict(request: Request) -> PictureAnswer:
+    asked_in = body_of(PixelQuestion, form=True)
+
+    @app.post("/api/predict", response_model=PictureAnswer, responses=ERRORS, openapi_extra=asked_in)
+    async def predict(request: Request) -> Response:
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
         asked = perf_counter()
         ask, picture = await read_question(request, service.model.image, limits.pixels)
         who = household(request.client.host if request.client else "")
-        return await service.answer(ask, picture, asked=asked, who=who)
+        answer = await service.answer(ask, picture, asked=asked, who=who)
+        return Response(answer.model_dump_json(), media_type="application/json")  # it has been checked once
 
     @app.get("/api/plan", responses=ERRORS)
     async def plan(limits: Annotated[PlanQuestion, Query()]) -> PlanAnswer:
@@ -105,7 +108,7 @@ def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None
     @app.post("/api/plan", responses=ERRORS, openapi_extra=body_of(PlanQuestion))
     async def plan_by_json(request: Request) -> PlanAnswer:
         """The same, with the limits in JSON."""
-        return await service.plan(checked(PlanQuestion, await read_json(request)))
+        return await service.plan(checked(PlanQuestion, read_json(await request.body())))
 
 
 def _add_facts(app: FastAPI, service: Service, name: str) -> None:

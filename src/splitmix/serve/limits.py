@@ -245,6 +245,7 @@ def _checked_name(name: str) -> str:
     return found[1]
 
 
+@lru_cache(1000)
 def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host.strip("[]")).is_loopback

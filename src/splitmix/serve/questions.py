@@ -14,6 +14,7 @@ from splitmix.core.errors import UserError, shown
 from splitmix.runtime.images import Pixels, picture_from_file, picture_from_pixels
 from splitmix.runtime.manifest import CostRecord, TableRecord
 from splitmix.runtime.plan import DialOption
+from splitmix.serve.pixels import lift_pixels
 
 Asked = TypeVar("Asked", bound=BaseModel)
 MOST_SETTINGS = 20
@@ -148,8 +149,9 @@ async def read_question(
     """How to classify, and the picture of this shape; a file is yet to be decoded, which takes a moment."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        ask = checked(PixelQuestion, await read_json(request))
-        return ask, picture_from_pixels(ask.pixels, shape)
+        rest, pixels = lift_pixels(await request.body(), shape)
+        ask = checked(PixelQuestion, read_json(rest))
+        return ask, picture_from_pixels(ask.pixels, shape) if pixels is None or ask.pixels is not None else pixels
     if kind != "multipart/form-data":
         raise HTTPException(415, f"a body of type {shown(kind)} was sent; send application/json or multipart/form-data")
     fields, data = await read_form(request)
@@ -171,10 +173,10 @@ async def read_form(request: Request) -> tuple[dict[str, Any], bytes]:
     return fields, data
 
 
-async def read_json(request: Request) -> Any:
-    """The body as JSON without NaN; what is no JSON, or nested without end, is refused."""
+def read_json(body: bytes) -> Any:
+    """A body as JSON without NaN; what is no JSON, or nested without end, is refused."""
     try:
-        return from_json(await request.body(), allow_inf_nan=False)
+        return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise HTTPException(400, f"the body is no JSON: {str(error)[:100]}") from None
 

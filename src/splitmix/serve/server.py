@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import gc
 import json
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import h11
 import uvicorn
@@ -108,6 +109,7 @@ class Server(uvicorn.Server):
         await super().startup(doors)
         for door in doors:
             door.listen(QUEUE)  # asyncio has set the length of the queue to what it accepts at a time
+        gc.freeze()  # what is here stays: to look through all of it again and again would keep visitors waiting
         self.ready()
 
 
@@ -144,7 +146,7 @@ class Patient(H11Protocol):
     head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, InOneGo(transport, self.loop)))
         self.wait_for_head()
         self.address = household(self.client[0] if self.client else "")
         mine, most = self.lines.setdefault(self.address, {}), self.limits.of_one_address(self.limits.each)
@@ -216,6 +218,30 @@ class Patient(H11Protocol):
             head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
         self.transport.close()
+
+
+class InOneGo:
+    """A transport that sends what is written to it in one turn of the loop at once: head and body of an answer."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop, self._written = transport, loop, bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written += data
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._written:
+            self._transport.write(bytes(self._written))
+            self._written.clear()
 
 
 def patient(limits: ServerLimits) -> type[Patient]:

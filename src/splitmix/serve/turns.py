@@ -92,7 +92,7 @@ class Crew:
     def __init__(self, limits: ServerLimits) -> None:
         # one thread for each prediction: small nets do not get faster by more, and answers repeat to the bit
         self._pool = ThreadPoolExecutor(limits.threads, "predict", initializer=torch.set_num_threads, initargs=(1,))
-        self._limits, self._turns, self._running, self._costly = limits, Turns[Job](), 0, 0
+        self._limits, self._turns, self._running, self._costly, self._called = limits, Turns[Job](), 0, 0, False
 
     @property
     def under_way(self) -> int:
@@ -118,7 +118,9 @@ class Crew:
         if self.under_way >= limits.threads + limits.waiting:
             raise BusyError(503, "too many predictions are waiting; try again in a moment")
         self._turns.add(line, job)
-        self._start()
+        if not self._called:  # in a moment: what has arrived with it goes along
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._start)
         return await job.done
 
     def close(self) -> None:
@@ -128,6 +130,7 @@ class Crew:
         self._pool.shutdown()
 
     def _start(self) -> None:
+        self._called = False
         while self._running < self._limits.threads and (job := self._turns.next(self._may_start)):
             jobs = [job, *self._turns.take(job.goes_with, self._limits.batch - 1)]
             self._running += 1
