@@ -2,12 +2,14 @@
 
 python benchmarks/serve.py    writes rows and results/serve.md (about two minutes on two cores)
 
-Every answer to the crowd is kept and compared with the one that the model gives offline, one picture at a time.
+Every answer is kept and compared with the one that the model gives offline, one picture at a time. Clients share the
+machine with the server: all of them are one process that writes prepared bytes and reads answers when it is over.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import subprocess
@@ -18,8 +20,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,6 +34,7 @@ from splitmix.runtime.bundle import packaged
 from splitmix.runtime.model import Model
 
 PICTURES = 40
+ROOT = Path(__file__).resolve().parent.parent
 Asked = tuple[int, str, float]  # picture, width, robust
 Place = tuple[str, int]
 
@@ -40,7 +44,7 @@ class Seen:
     """What the clients saw."""
 
     times: list[float] = field(default_factory=list)
-    answers: dict[Asked, list[dict[str, Any]]] = field(default_factory=dict)
+    answers: dict[Asked, list[bytes]] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
 
 
@@ -52,10 +56,11 @@ def main() -> None:
     given = parser.parse_args()
     images = np.concatenate([domain.x_test[: PICTURES // 4] for domain in mini_domains()])
     model = Model.load(given.bundle)
+    widths = [str(width) for width in model.widths]
     with served(given.bundle, "--rate", "0") as (server, place):
-        asyncio.run(crowd(Seen(), images, model, place, given.clients, 2.0))  # until everything has been used once
+        asyncio.run(crowd(Seen(), images, widths, place, given.clients, 2.0))  # until everything has been used once
         seen, before = Seen(), memory(server.pid)
-        seconds, memories = asyncio.run(watched(seen, images, model, place, given, server.pid))
+        seconds, memories = asyncio.run(watched(seen, images, widths, place, given, server.pid))
     result = {
         "clients": given.clients,
         "seconds": round(seconds, 1),
@@ -67,17 +72,18 @@ def main() -> None:
         "memory_mb_each_second": memories,
         **compared(seen, images, model),
         "stopped_with": server.returncode,
-        "batches": [batched(images, given.bundle, str(width)) for width in (model.widths[-1], model.widths[0])],
+        "batches": [batched(images, given.bundle, width) for width in (widths[-1], widths[0])],
         "siege": besieged(images, given.bundle),
     }
     print(publish("serve", [result]))
 
 
 @contextmanager
-def served(bundle: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Place]]:
-    """The packaged server, and where it is; it is told to stop at the end."""
+def served(bundle: Path, *options: str, sources: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], Place]]:
+    """The server, of other sources if there are any, and where it is; it is told to stop at the end."""
     command = [sys.executable, "-m", "splitmix", "serve", str(bundle), "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    env = {**os.environ, "PYTHONPATH": str(sources)} if sources else None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
         try:
             assert server.stdout is not None
             found = re.search(r"http://([\d.]+):(\d+)", server.stdout.readline())
@@ -90,37 +96,51 @@ def served(bundle: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
 
 # --- what batches are worth ---
 
+OLD = "040fbfc"  # the last commit whose server answered every question alone
+SLICE, TURNS = 2.0, 5  # seconds, and how many of them
+
 
 def batched(images: np.ndarray, bundle: Path, width: str) -> dict[str, Any]:
-    """Answers a second at one width: one client where each is answered alone, and 16 alone and in batches.
+    """Answers a second at one width: one client of the old server, and one and 16 of this one, alone and in batches.
 
-    The three take turns, five times, so that whatever else the machine does slows each alike.
+    They take turns, so that whatever else the machine does slows each alike. Processor time is the server's own.
     """
-    pixels = [json.dumps(image.tolist()) for image in images]
-    ways: dict[str, tuple[int, str]] = {"one": (1, "1"), "alone": (16, "1"), "together": (16, "32")}
+    ways = {"old": (1, "old"), "one": (1, "32"), "alone": (16, "1"), "together": (16, "32")}
+    model, every = Model.load(bundle), {name: Seen() for name in ways}
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    slow: list[float] = []
+    spent = dict.fromkeys(ways, 0.0)
     with ExitStack() as stack:
-        places = {
-            batch: stack.enter_context(served(bundle, "--rate", "0", "--batch", batch))[1] for batch in ("1", "32")
+        before = stack.enter_context(TemporaryDirectory())
+        sources = subprocess.run(["git", "archive", OLD, "src"], capture_output=True, check=True, cwd=ROOT).stdout
+        subprocess.run(["tar", "-x", "-C", before], input=sources, check=True)
+        servers = {
+            "old": stack.enter_context(served(bundle, "--rate", "0", sources=Path(before) / "src")),
+            **{batch: stack.enter_context(served(bundle, "--rate", "0", "--batch", batch)) for batch in ("1", "32")},
         }
-        for turn in range(6):
-            for name, (clients, batch) in ways.items():
-                seen = Seen()
-                asyncio.run(same_dial(seen, clients, pixels, width, places[batch]))
-                if turn:  # the first is until everything has been used once
-                    rates[name].append(len(seen.times) / SLICE)
-                    slow += seen.times if name == "together" else []
+        for turn in range(TURNS + 1):
+            for name, (clients, which) in ways.items():
+                server, place = servers[which]
+                seen = every[name] if turn else Seen()  # the first is until everything has been used once
+                count, began = len(seen.times), processor_seconds(server.pid)
+                asyncio.run(crowd(seen, images, [width], place, clients, SLICE, dials=1))
+                if turn:
+                    rates[name].append((len(seen.times) - count) / SLICE)
+                    spent[name] += processor_seconds(server.pid) - began
     found = {name: round(median(values), 1) for name, values in rates.items()}
-    return {"width": width, **found, "times": round(found["together"] / found["one"], 2), **latencies(slow, 5 * SLICE)}
+    return {
+        "width": width,
+        **found,
+        "times": round(found["together"] / found["old"], 2),
+        "cpu_ms": {name: round(1e3 * spent[name] / len(every[name].times), 2) for name in ways},
+        **latencies(every["together"].times, TURNS * SLICE),
+        **compared(every["together"], images, model),
+    }
 
 
-async def same_dial(seen: Seen, clients: int, pixels: list[str], width: str, place: Place) -> None:
-    until = perf_counter() + SLICE
-    await asyncio.gather(*(client(seed, seen, pixels, [width], place, until, dials=1) for seed in range(clients)))
-
-
-SLICE = 2.0  # seconds
+def processor_seconds(pid: int) -> float:
+    """What a process has taken of the processor so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # --- a visitor while others attack ---
@@ -165,7 +185,7 @@ def visits(place: Place, question: bytes, seconds: float) -> dict[str, Any]:
 
 
 async def watched(
-    seen: Seen, images: np.ndarray, model: Model, place: Place, given: argparse.Namespace, pid: int
+    seen: Seen, images: np.ndarray, widths: list[str], place: Place, given: argparse.Namespace, pid: int
 ) -> tuple[float, list[float]]:
     """The crowd, and the server's memory once a second while it is there."""
     memories: list[float] = []
@@ -176,45 +196,71 @@ async def watched(
             memories.append(memory(pid))
 
     watching, began = asyncio.create_task(watch()), perf_counter()
-    await crowd(seen, images, model, place, given.clients, given.seconds)
+    await crowd(seen, images, widths, place, given.clients, given.seconds)
     seconds = perf_counter() - began
     watching.cancel()
     return seconds, [*memories, memory(pid)]
 
 
-async def crowd(seen: Seen, images: np.ndarray, model: Model, place: Place, clients: int, seconds: float) -> None:
-    until = perf_counter() + seconds
-    pixels = [json.dumps(image.tolist()) for image in images]
-    widths = [str(width) for width in model.widths]
-    await asyncio.gather(*(client(seed, seen, pixels, widths, place, until) for seed in range(clients)))
-
-
-async def client(
-    seed: int, seen: Seen, pixels: list[str], widths: list[str], place: Place, until: float, *, dials: int = 101
+async def crowd(
+    seen: Seen, images: np.ndarray, widths: list[str], place: Place, clients: int, seconds: float, *, dials: int = 101
 ) -> None:
+    pixels = [json.dumps(image.tolist()).encode() for image in images]
+    loop, until = asyncio.get_running_loop(), perf_counter() + seconds
+    askers = [Asker(random.Random(seed), seen, pixels, widths, dials, until) for seed in range(clients)]
+    for asker in askers:
+        await loop.create_connection(lambda asker=asker: asker, *place)
+    await asyncio.gather(*(asker.done for asker in askers))
+
+
+class Asker(asyncio.Protocol):
     """One connection that asks, waits for the answer, and asks again."""
-    rng = random.Random(seed)
-    reader, writer = await asyncio.open_connection(*place)
-    while perf_counter() < until:
-        asked = (rng.randrange(len(pixels)), rng.choice(widths), rng.randrange(dials) / 100)
-        body = f'{{"pixels": {pixels[asked[0]]}, "width": "{asked[1]}", "robust": {asked[2]}}}'.encode()
-        head = "POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        began = perf_counter()
-        try:
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            length = re.search(r"content-length: (\d+)", lines)
-            said = await reader.readexactly(int(length[1]) if length else 0)
-        except (OSError, asyncio.IncompleteReadError) as error:
-            seen.errors[type(error).__name__] += 1
+
+    def __init__(
+        self, rng: random.Random, seen: Seen, pixels: list[bytes], widths: list[str], dials: int, until: float
+    ) -> None:
+        self.rng, self.seen, self.pixels, self.widths, self.dials, self.until = rng, seen, pixels, widths, dials, until
+        self.done, self.heard = asyncio.get_running_loop().create_future(), b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.ask()
+
+    def ask(self) -> None:
+        rng = self.rng
+        self.asked = rng.randrange(len(self.pixels)), rng.choice(self.widths), rng.randrange(self.dials) / 100
+        picture, width, robust = self.asked
+        settings = b', "width": "%s", "robust": %s}' % (width.encode(), str(robust).encode())
+        body = b'{"pixels": ' + self.pixels[picture] + settings
+        self.began = perf_counter()
+        self.transport.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+        head, _, body = self.heard.partition(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        if length is None or len(body) < int(length[1]):
             return
-        seen.times.append(perf_counter() - began)
-        status = lines.split()[1]
-        if status == "200":
-            seen.answers.setdefault(asked, []).append(json.loads(said))
+        self.seen.times.append(perf_counter() - self.began)
+        if head.split()[1] == b"200":
+            self.seen.answers.setdefault(self.asked, []).append(body)
         else:
-            seen.errors[status] += 1
-    writer.close()
+            self.seen.errors[head.split()[1].decode()] += 1
+        self.heard = b""
+        if perf_counter() < self.until:
+            self.ask()
+        else:
+            self.done.set_result(None)
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.seen.errors["hung up"] += 1
+            self.done.set_result(None)
+
+
+HEAD = b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 def memory(pid: int) -> float:
@@ -242,7 +288,7 @@ def compared(seen: Seen, images: np.ndarray, model: Model) -> dict[str, Any]:
     for (picture, width, robust), answers in seen.answers.items():
         shares = model(images[picture : picture + 1], width, robust).softmax(-1)[0]
         label = model.classes[int(shares.argmax())]
-        for answer in answers:
+        for answer in map(json.loads, answers):
             got = torch.tensor(answer["probabilities"])
             worst = max(worst, float((got - shares).abs().max()))
             same += int(torch.equal(got, shares))
