@@ -208,8 +208,9 @@ async def crowd(
     pixels = [json.dumps(image.tolist()).encode() for image in images]
     loop, until = asyncio.get_running_loop(), perf_counter() + seconds
     askers = [Asker(random.Random(seed), seen, pixels, widths, dials, until) for seed in range(clients)]
-    for asker in askers:
-        await loop.create_connection(lambda asker=asker: asker, *place)
+    waiting = iter(askers)
+    for _ in askers:
+        await loop.create_connection(waiting.__next__, *place)
     await asyncio.gather(*(asker.done for asker in askers))
 
 
