@@ -45,7 +45,15 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
     """A test that draws without a generator of its own draws the same each time."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed writes down the stack for each kind of device
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _timed_once() -> None:
+    """The runs of tests time an image once; how long it took is nowhere compared."""
+    from splitmix.runs import finish
+
+    finish.TIMED = 1
 
 
 @pytest.fixture

@@ -18,8 +18,10 @@ from splitmix.data.budgets import BUDGETS, parse_budgets
 from splitmix.methods import METHODS, find_method
 from splitmix.methods.optimizers import SERVERS
 from splitmix.nets import NETS
+from splitmix.nets.digit import Digit
 from splitmix.objectives import OBJECTIVES
 from splitmix.runs.config import make_config
+from splitmix.runtime import manifest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -64,6 +66,14 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digit net with a quarter of its channels."""
+    layers = Digit.make_layers
+    monkeypatch.setattr(Digit, "make_layers", lambda net, width, *rest: layers(net, width / 4, *rest))
+    monkeypatch.setattr(manifest, "_entries", manifest._entries.__wrapped__)  # which remembers sizes
+
+
+@pytest.fixture
 def same_tables() -> Iterator[None]:
     """What a block adds to a table is gone after it."""
     tables: list[dict] = [METHODS, SERVERS, NETS, OBJECTIVES, ATTACKS, BUDGETS, tasks.TASKS]
@@ -88,7 +98,7 @@ def test_the_first_example_is_short() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("fewer")
+@pytest.mark.usefixtures("fewer", "smaller")
 def test_the_commands_of_all_pages_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert COMMANDS

@@ -122,8 +122,9 @@ def report(made):
 
 @pytest.mark.slow
 def test_all_exhibits_pass_at_the_smallest_scale_and_nothing_is_run_twice(made, monkeypatch):
+    rows = Rows(made)
     for exhibit in EXHIBITS.values():
-        shown = Shown(Evidence(exhibit, "smoke", Rows(made)))
+        shown = Shown(Evidence(exhibit, "smoke", rows))
         assert shown.evidence.complete, exhibit.name
         assert shown.cells or not exhibit.shareable
         unknown = [claim.text for claim, mine, _ in shown.verdicts if mine.word == UNKNOWN]

@@ -43,6 +43,8 @@ def printable(text: str) -> str:
     >>> printable("red\\n\\x1b[31m")
     'red \ufffd[31m'
     """
+    if text.isprintable():  # nearly always
+        return text
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 

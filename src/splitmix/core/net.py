@@ -115,7 +115,7 @@ class Net:
 
     def _fresh(self, width: Width, address: tuple[int, int], rescale: bool, tracked: bool) -> Weights:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed_for("init", *address))
+            torch.default_generator.manual_seed(torch_seed_for("init", *address))  # that of the processor alone
             module = _with_norms(self.build(width), "stored" if tracked else "batch")
         squeeze = _stackable(module)
         entries = {

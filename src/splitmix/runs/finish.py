@@ -40,6 +40,7 @@ SCORED_NORMS = {
     "tracked": ("tracked",),
     "local": ("local",),
 }
+TIMED = 30  # times that an image goes through a mix, to know how long one takes
 STATISTICS = {"client": ("client",), "global": ("global",), "chosen": ("client", "global")}  # to choose from
 
 
@@ -232,10 +233,11 @@ def client_rows(setup: Setup) -> list[StoredClient]:
 def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) -> list[StoredScore]:
     """Parameters, MACs and the time of a single image beside each accuracy."""
     found = {}
+    blank = setup.net.init(setup.method.layout, 0, tracked=True)  # statistics, where there are none: to the same time
     for width in setup.method.widths:
         parts = setup.method.compose(width)
         cost = mix_cost(setup.net.build, parts[0].width, len(parts), setup.image)
-        found[str(width)] = (cost.parameters, cost.macs, latency_ms(setup, weights, parts))
+        found[str(width)] = (cost.parameters, cost.macs, latency_ms(setup, blank | weights, parts))
     rows: list[StoredScore] = []
     for row in scores:
         parameters, macs, ms = found[row["width"]]
@@ -243,15 +245,14 @@ def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) ->
     return rows
 
 
-def latency_ms(setup: Setup, weights: Weights, parts: tuple[Part, ...], repeats: int = 30) -> float:
+def latency_ms(setup: Setup, weights: Weights, parts: tuple[Part, ...]) -> float:
     """Time of one image through a mix, on one thread: the best of many, since other processes only add to it."""
-    blank = setup.net.init(setup.method.layout, 0, tracked=True)  # statistics, where there are none: to the same time
-    download = cut(setup.net, setup.method.layout, blank | weights, parts)
+    download = cut(setup.net, setup.method.layout, weights, parts)
     image = torch.rand(1, *setup.image)
     x = image.permute(0, 3, 1, 2) if image.dim() == 4 else image
     times = []
     with one_thread(), torch.inference_mode():
-        for _ in range(repeats):
+        for _ in range(TIMED):
             began = perf_counter()
             setup.net.run(parts[0].width, download, x).mean(0)
             times.append(perf_counter() - began)
