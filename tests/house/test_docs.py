@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from splitmix.attacks import ATTACKS
+from splitmix.attacks.pgd import PGD
 from splitmix.cli import command_line, main
 from splitmix.core.types import Setting
 from splitmix.core.width import parse_width
@@ -18,10 +19,8 @@ from splitmix.data.budgets import BUDGETS, parse_budgets
 from splitmix.methods import METHODS, find_method
 from splitmix.methods.optimizers import SERVERS
 from splitmix.nets import NETS
-from splitmix.nets.digit import Digit
 from splitmix.objectives import OBJECTIVES
 from splitmix.runs.config import make_config
-from splitmix.runtime import manifest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -66,11 +65,10 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The digit net with a quarter of its channels."""
-    layers = Digit.make_layers
-    monkeypatch.setattr(Digit, "make_layers", lambda net, width, *rest: layers(net, width / 4, *rest))
-    monkeypatch.setattr(manifest, "_entries", manifest._entries.__wrapped__)  # which remembers sizes
+def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attacks that take one of their steps."""
+    walk = PGD._walk
+    monkeypatch.setattr(PGD, "_walk", lambda attack, *given: walk(replace(attack, steps=1), *given))
 
 
 @pytest.fixture
@@ -98,7 +96,7 @@ def test_the_first_example_is_short() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("fewer", "smaller")
+@pytest.mark.usefixtures("fewer", "shorter")
 def test_the_commands_of_all_pages_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert COMMANDS
