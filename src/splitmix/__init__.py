@@ -3,24 +3,25 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Task", "UserError", "__version__", "read_folder", "slim", "task_from_arrays", "train"]
+__all__ = ["Model", "Task", "UserError", "__version__", "load", "read_folder", "slim", "task_from_arrays", "train"]
 
 if TYPE_CHECKING:
+    from splitmix.api.train import load, train
     from splitmix.core.errors import UserError
     from splitmix.data.folder import read_folder
     from splitmix.data.task import Task, task_from_arrays
     from splitmix.nets.slim import slim
-    from splitmix.runs.train import train
     from splitmix.runtime.model import Model
 
 _HOMES = {
     "Model": "splitmix.runtime.model",
     "Task": "splitmix.data.task",
     "UserError": "splitmix.core.errors",
+    "load": "splitmix.api.train",
     "read_folder": "splitmix.data.folder",
     "slim": "splitmix.nets.slim",
     "task_from_arrays": "splitmix.data.task",
-    "train": "splitmix.runs.train",
+    "train": "splitmix.api.train",
 }
 
 

@@ -27,6 +27,7 @@ ROOMS = {  # from the ground up: what each room may import of the others
     "runs": ["core", "nets", "attacks", "objectives", "methods", "data", "engines", "runtime"],
     "flower": ["core", "nets", "attacks", "data", "engines", "runs"],
     "report": ["core", "data", "runs"],
+    "api": ["core", "nets", "data", "engines", "runtime", "runs", "report"],
     "compare": ["core", "nets", "objectives", "methods", "data", "engines", "runs", "report"],
     "cli": [
         *("core", "nets", "attacks", "methods", "data", "engines", "runtime", "serve", "runs", "flower", "report"),

@@ -31,6 +31,10 @@ class Net:
         self._templates: dict[tuple[Width, str], Template] = {}
         self.windows: dict[tuple[Width, Width, int], Any] = Recent()  # what `core.parts` found of windows in this net
 
+    def __repr__(self) -> str:
+        name = getattr(self.build, "__qualname__", type(self.build).__name__)
+        return f"Net({name}{', stacked' if self.stacked else ''})"
+
     def template(self, width: Width, norm: str = "stored") -> "Template":
         """The net at a width; its norms hold statistics (`stored`), none (`batch`), or the last batch's (`measure`)."""
         if (width, norm) not in self._templates:

@@ -49,6 +49,10 @@ class Task:
     kind: Kind = "image"
     scaling: Scaling | None = None  # that features went through
 
+    def __repr__(self) -> str:
+        samples = f"{len(self.train.labels)} training and {len(self.test.labels)} test samples of shape {self.image}"
+        return f"Task({self.name}: {len(self.shards)} clients, {samples}, {self.classes} classes)"
+
     @property
     def image(self) -> tuple[int, ...]:
         """The shape of one sample."""

@@ -69,6 +69,9 @@ class Picture:
     name: str
     figure: "Figure"
 
+    def _repr_html_(self) -> str:
+        return f'<div style="max-width: 44em">{self.svg()}</div>'
+
     @property
     def alt(self) -> str:
         """What it shows, in words: its title and the line below it."""

@@ -129,6 +129,12 @@ class Config(BaseModel):
             _check_name(str(info.field_name), value)
         return value
 
+    def __repr__(self) -> str:
+        """The settings that are no defaults."""
+        fields = type(self).model_fields
+        other = {key: value for key, value in self if value != fields[key].get_default()}
+        return f"Config({', '.join(f'{key}={value!r}' for key, value in other.items())})"
+
     @property
     def method_name(self) -> str:
         return str(self.method.get("name")) if isinstance(self.method, dict) else str(self.method)

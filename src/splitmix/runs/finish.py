@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
@@ -48,8 +48,8 @@ STATISTICS = {"client": ("client",), "global": ("global",), "chosen": ("client",
 class Outcome:
     """A finished run: what `result.json` says, and the weights that it speaks of."""
 
-    result: Result
-    weights: Weights  # with statistics, so that they can serve a single image
+    result: Result = field(repr=False)
+    weights: Weights = field(repr=False)  # with statistics, so that they can serve a single image
     order: tuple[int, ...]
 
 

@@ -1,6 +1,7 @@
 """What one sees while a run lasts: a bar on a terminal, plain lines elsewhere, TensorBoard if asked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -31,6 +32,48 @@ class Watcher:
 
     def end(self) -> None:
         """Training has ended, well or not."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a logger is told of a round when it is done."""
+
+    round: int  # the first is 1
+    loss: float
+    lr: float
+    seconds: float
+    accuracy: Mapping[str, float] = field(default_factory=dict)  # on validation images, by width; mostly not measured
+
+
+class Caller(Watcher):
+    """Hands each round on to a function, with its accuracies where it is validated."""
+
+    def __init__(self, on_round: Callable[[Round], object]) -> None:
+        self.on_round = on_round
+
+    def begin(self, setup: Setup, start: int) -> None:
+        self.config = setup.config
+
+    def round(self, row: MetricRow) -> None:
+        self.done = Round(row["round"] + 1, row["loss"], row["lr"], row["seconds"])
+        if self.done.round % self.config.eval_every and self.done.round < self.config.rounds:
+            self.on_round(self.done)
+
+    def scores(self, rows: Sequence[MetricRow]) -> None:
+        self.on_round(replace(self.done, accuracy={row["width"]: row["accuracy"] for row in rows}))
+
+
+class Keeper(Watcher):
+    """Keeps the rows of a run that has no folder."""
+
+    def __init__(self) -> None:
+        self.rows: list[MetricRow] = []
+
+    def round(self, row: MetricRow) -> None:
+        self.rows.append(row)
+
+    def scores(self, rows: Sequence[MetricRow]) -> None:
+        self.rows += rows
 
 
 def tell(console: Console, text: str, **how: Any) -> None:
@@ -169,11 +212,10 @@ class Board(Watcher):
 
 def headline(setup: Setup, start: int) -> str:
     """What is about to run, in a line; a second says why the bases of a net run one after another."""
-    config, layout = setup.config, setup.method.layout
+    config = setup.config
     begin = f"resumed after round {start}" if start else f"{config.rounds} rounds"
-    who = f"{config.method_name} on {setup.task.name}: {len(setup.task.shards)} clients"
     looped = f"\nits bases run one after another: {why}" if (why := setup.net.stacking) not in ("", "yes") else ""
-    return f"{who}, {layout.count} x width {layout.width}, {begin}, seed {config.seed}{looped}"
+    return f"{setup.about}, {begin}, seed {config.seed}{looped}"
 
 
 def privacy_of(row: MetricRow) -> str:

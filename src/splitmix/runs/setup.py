@@ -56,6 +56,16 @@ class Setup:
     how: Federation
     times: Mapping[Width, tuple[int, ...]] = field(default_factory=dict)  # that bases of a mix count, if not once each
 
+    def __repr__(self) -> str:
+        return f"Setup({self.about}, {self.config.rounds} rounds, seed {self.config.seed})"
+
+    @property
+    def about(self) -> str:
+        """What is trained on what by whom, in a few words."""
+        layout = self.method.layout
+        who = f"{self.config.method_name} on {self.task.name}: {len(self.task.shards)} clients"
+        return f"{who}, {layout.count} x width {layout.width}"
+
     @property
     def domains(self) -> dict[int, str]:
         """Each client and its domain."""

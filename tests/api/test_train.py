@@ -11,6 +11,7 @@ from helpers.tiny_task import SETTINGS, stripes, stripes_task
 from helpers.toys import Tiny, plain_build
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
+from splitmix.runtime.model import Prediction
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -26,8 +27,18 @@ def test_a_model_predicts_at_every_width(model):
     x, y = stripes(40, seed=9)
     assert model.widths == (Width(1, 4), Width(1, 2), Width(3, 4), Width(1))
     assert model(x, "1/4").shape == (40, 3)
-    assert model.predict(x, 0.5).dtype == np.int64
-    assert np.mean(model.predict(x) == y) > 0.6
+    assert model.predict(x, 0.5).classes.dtype == np.int64
+    assert np.mean(model.predict(x).classes == y) > 0.6
+
+
+def test_a_prediction_is_that_of_a_model_on_a_device(model):
+    x, _ = stripes(7, seed=9)
+    found = model.predict(x, width="1/2")
+    assert isinstance(found, Prediction)
+    torch.testing.assert_close(torch.from_numpy(found.probabilities), model(x, "1/2").softmax(-1))
+    assert (found.classes == found.probabilities.argmax(-1)).all()
+    assert found.bases.tolist() == [2] * 7
+    assert found.milliseconds > 0
 
 
 def test_a_mix_is_the_mean_of_its_bases(model):
