@@ -13,6 +13,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.runs.config import Config
 from splitmix.runs.progress import Board, terminal_watcher
+from splitmix.runs.setup import Setup as RunSetup
 
 SCORES = [{"width": "1/4", "accuracy": 0.5, "round": 1}, {"width": "1", "accuracy": 0.75, "round": 1}]
 
@@ -25,6 +26,9 @@ class Setup:
 
     method = METHOD
     net = Net(Tiny)
+
+
+Setup.about = RunSetup.about.fget(Setup)
 
 
 def watched(watcher, row=None):

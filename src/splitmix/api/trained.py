@@ -94,7 +94,7 @@ class Trained:
     # --- on disk ---
 
     def save(self, path: str | Path) -> Path:
-        """Write the run to a folder of its own, from which `splitmix.load` reads it; if it is there, nothing happens."""
+        """Write the run to a folder of its own, from which `splitmix.load` reads it; if it is there, it stays."""
         folder = RunFolder(Path(path))
         if folder.exists():
             if not folder.finished() or not self._is_in(folder.path):
