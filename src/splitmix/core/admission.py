@@ -17,7 +17,7 @@ from torch import Tensor
 
 from splitmix.core.batches import step_count
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, cut, middle
+from splitmix.core.parts import covering, cut, like, middle
 from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, plain_name
 from splitmix.core.width import Width
 
@@ -70,8 +70,8 @@ class Moved:
 
     update: Update
     steps: int
-    far: Weights  # root mean squares, a number for each base
-    sizes: Weights  # the same of what the entries were before; where nobody asks, none
+    far: Weights  # root mean squares, a number for each base; where nobody asks, none, as below
+    sizes: Weights  # the same of what the entries were before
 
 
 @dataclass
@@ -128,21 +128,26 @@ class Admission:
             yield moved
 
     def _measured(self, job: Train, update: Update) -> Moved | Fault:
-        """How far an update went, if its tensors are what the job asked for."""
+        """How far an update went, if its tensors are what the job asked for; where all is near enough, only that."""
         old = self._sent(job)
         fault = malformed(update.weights, old)
         if fault:
             return fault
-        far = {name: root_mean_square(update.weights[name] - was) for name, was in old.items()}
-        if not all(one.isfinite().all() for one in far.values()):
-            return not_finite(update.weights) or ("size", "its change is too large to be measured")
+        if self.clip:
+            far = {name: root_mean_square(update.weights[name] - was) for name, was in old.items()}
+            found = list(far.values())
+        else:  # one look at each number tells whether all are finite
+            far, found = {}, list(torch._foreach_norm(list(update.weights.values())))
+        if not all(one.isfinite().all() for one in found):
+            return not_finite(update.weights) or ("size", "its numbers are too large to be measured")
         sizes = self._sizes(covering(job.parts)[0].width, old) if self.clip else {}
         return Moved(update, step_count(update.samples, job.plan.batch, job.plan.epochs), far, sizes)
 
     def _sent(self, job: Train) -> Weights:
-        """What a client was given and is to give back: all but norms that it keeps to itself."""
+        """What a client was given and is to give back: all but norms that it keeps to itself. Where updates are not
+        compared, only what it looks like."""
         private = self.net.norm_names(covering(job.parts)[0].width) if job.local_norms else set()
-        sent = cut(self.net, self.layout, self.weights, job.parts)
+        sent = (cut if self.clip else like)(self.net, self.layout, self.weights, job.parts)
         return {name: value for name, value in sent.items() if name not in private}
 
     def _brought_back(self, moved: Moved, times: float) -> Update:
@@ -189,10 +194,10 @@ def times_as_far(moved: Moved, usual: Mapping[str, float], steps: int, clip: flo
     return float(torch.stack(times).square().mean(0).sqrt().max())
 
 
-def plausible(profiles: Sequence[Profile], limit: int | str | None) -> tuple[list[Profile], list[Missing]]:
+def plausible(profiles: Sequence[Profile], limit: int | str | None) -> tuple[Sequence[Profile], list[Missing]]:
     """The clients that may be asked, and those that registered too many samples to be believed."""
     if limit is None or not profiles:
-        return list(profiles), []
+        return profiles, []
     usual = median_low(profile.samples for profile in profiles)
     most = limit if isinstance(limit, int) else int(limit.removesuffix("x")) * usual
     return (

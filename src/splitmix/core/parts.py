@@ -40,15 +40,26 @@ def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:
     """Copy the covering parts out of the weights, stacked in the given order, with the statistics of those in them."""
+    bases = torch.tensor([part.base for part in covering(parts)])
+    return {name: value.index_select(0, bases) for name, value in _uncut(net, layout, weights, parts).items()}
+
+
+def like(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:
+    """Tensors of the names, types and shapes that `cut` gives; nothing is copied, and what they hold means nothing."""
+    count = len(covering(parts))
+    entries = _uncut(net, layout, weights, parts)
+    return {name: value[:1].expand(count, *value.shape[1:]) for name, value in entries.items()}
+
+
+def _uncut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:
+    """The entries of the covering parts, of all bases: views of the weights where possible."""
     whole = covering(parts)
     inner = {part.width for part in parts} - {whole[0].width}
     nested = {name: value for name, value in weights.items() if nested_width(name) in inner}
     places = windows_of(net, layout.width, whole[0]) if nested else {}
     for name, value in nested.items():
         nested[name] = _place(value, weights[plain_name(name)], places[plain_name(name)])
-    entries = window(net, layout.width, weights, whole[0]) | nested  # views where possible: only the parts are copied
-    bases = torch.tensor([part.base for part in whole])
-    return {name: value.index_select(0, bases) for name, value in entries.items()}
+    return window(net, layout.width, weights, whole[0]) | nested
 
 
 def window(net: Net, full: Width, weights: Weights, part: Part) -> Weights:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any, Protocol
 
@@ -148,7 +149,15 @@ class Budgets:
 
     def at(self, round: int) -> tuple[Width, ...]:
         """The budget of every client in this round."""
-        rng = rng_for(self.seed, "budgets", round) if self.redraw else rng_for(self.seed, "budgets")
+        return self._handed(rng_for(self.seed, "budgets", round)) if self.redraw else self._fixed
+
+    @cached_property
+    def _fixed(self) -> tuple[Width, ...]:
+        """Of every round, if it does not matter which; found once, however many clients there are."""
+        return self._handed(rng_for(self.seed, "budgets"))
+
+    def _handed(self, rng: Generator) -> tuple[Width, ...]:
+        """The law's budgets, each with its client."""
         drawn = self.law(self.clients, rng)
         if len(drawn) != self.clients:
             raise UserError(f"the law {self.law!r} gave {len(drawn)} budgets for {self.clients} clients; give one each")

@@ -12,6 +12,7 @@ from splitmix.core.inputs import Inputs, Kind, Lazy, Scaling
 from splitmix.core.reproducible import rng_for
 from splitmix.data.domain import Domain, checked_domains, make_domain
 from splitmix.data.partition import Partitioner, Rows, deal_like, parse_partition, split_validation
+from splitmix.data.shards import Shard, Shards
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,6 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One client's share of the data, as row numbers: train and val into the task's `train`, test into its `test`."""
-
-    domain: str  # the domain's name, or "mixed"
-    train: NDArray[np.int64]
-    val: NDArray[np.int64]
-    test: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class Task:
     """A data set, dealt out to clients, and the net that learns it."""
 
@@ -41,7 +32,7 @@ class Task:
     domains: tuple[str, ...]
     train: Samples
     test: Samples
-    shards: tuple[Shard, ...]  # one per client
+    shards: Sequence[Shard]  # one per client
     classes: int
     net: str  # a name in the table of nets
     augment: bool | str = False  # in training: random crop and flip, or "turn": flip and turn
@@ -107,15 +98,15 @@ def make_task(
     else:
         tests = _deal(deal, test, clients, rng, "test")
     names = tuple(domain.name for domain in domains)
-    shards = []
+    held = []
     for client, (rows, test_rows) in enumerate(zip(shares, tests, strict=True)):
         kept, val = split_validation(rows, val_ratio)
         _check_client(client, kept, val, test_rows, val_ratio)
-        found = np.union1d(train.domain[rows], test.domain[test_rows])
-        shards.append(Shard(names[found[0]] if len(found) == 1 else "mixed", kept, val, test_rows))
+        held.append(len(val))
+    shards = Shards.of(names, (train.domain, test.domain), shares, tests, held)
     first = domains[0]
     how = (first.class_names, first.kind or "image", first.scaling)
-    return Task(name, names, train, test, tuple(shards), count, net, augment, *how)
+    return Task(name, names, train, test, shards, count, net, augment, *how)
 
 
 def task_from_arrays(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from splitmix.core.batches import ClientData, Split
 from splitmix.core.inputs import Lazy
 from splitmix.core.method import Engine
 from splitmix.core.types import Job, Missing, Profile, Train, Weights
+from splitmix.core.width import Width
 from splitmix.data.budgets import RoundBudgets
+from splitmix.data.shards import Shard
 from splitmix.data.task import Samples, Task
 
 
@@ -26,8 +28,7 @@ class TaskClients:
     device: str = "cpu"
 
     def profiles(self, round: int) -> Sequence[Profile]:
-        sizes = (len(shard.train) for shard in self.task.shards)
-        return [Profile(i, *pair) for i, pair in enumerate(zip(self.budgets.at(round), sizes, strict=True))]
+        return Registered(self.budgets.at(round), self.task.shards)
 
     def data(self, client: int) -> ClientData:
         shard = self.task.shards[client]
@@ -46,6 +47,28 @@ class TaskClients:
     def _moved(self, samples: Samples) -> tuple[Tensor | Lazy, Tensor]:
         images, labels = samples.images, torch.from_numpy(samples.labels).to(self.device)
         return images if isinstance(images, Lazy) else torch.from_numpy(images).to(self.device), labels
+
+
+@dataclass(frozen=True)
+class Registered(Sequence[Profile]):
+    """The profiles of all clients, each made when it is looked at: a round looks at its cohort alone."""
+
+    budgets: Sequence[Width]
+    shards: Sequence[Shard]
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    @overload
+    def __getitem__(self, place: int) -> Profile: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Profile]: ...
+    def __getitem__(self, place: int | slice) -> Profile | list[Profile]:
+        numbers = range(len(self))[place]
+        return self._profile(numbers) if isinstance(numbers, int) else [self._profile(client) for client in numbers]
+
+    def _profile(self, client: int) -> Profile:
+        return Profile(client, self.budgets[client], len(self.shards[client].train))
 
 
 @dataclass(frozen=True)
