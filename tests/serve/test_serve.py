@@ -22,8 +22,8 @@ from helpers.bundles import random_bundle
 from helpers.serving import CLIENT, HANGS, ONCE, PICTURES, PIXELS, get, png, post, send_file, serving
 from splitmix.cli import main
 from splitmix.core.errors import UserError
+from splitmix.core.inputs.pictures import picture_from_file
 from splitmix.runtime.bundle import file_name
-from splitmix.runtime.images import picture_from_file
 from splitmix.runtime.model import Model
 from splitmix.serve.server import bind
 

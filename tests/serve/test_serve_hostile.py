@@ -28,7 +28,7 @@ from helpers.serving import (
     send_file,
     serving,
 )
-from splitmix.runtime.images import picture_from_file
+from splitmix.core.inputs.pictures import picture_from_file
 from splitmix.serve.app import make_app
 from splitmix.serve.limits import Guard, Hosts, RequestRates, ServerLimits
 

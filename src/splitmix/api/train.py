@@ -10,7 +10,7 @@ from splitmix.api.trained import Trained
 from splitmix.core.errors import UserError
 from splitmix.core.net import Build
 from splitmix.data.task import Task
-from splitmix.data.tasks import check_task
+from splitmix.data.tasks import check_task, own_name
 from splitmix.engines.simulator import default_workers
 from splitmix.nets import NETS
 from splitmix.nets.slim import Slim
@@ -23,7 +23,7 @@ from splitmix.runs.setup import set_up
 
 
 def train(
-    task: Task | str = "mini",
+    task: Any = "mini",
     build: Build | None = None,
     *,
     out: str | Path | None = None,
@@ -37,17 +37,21 @@ def train(
 ) -> Trained:
     """Train a model of any width on a task; `settings` are the keys of a config, such as `rounds=20, lr=0.1`.
 
+    `task` is a task or its name, or data of one's own: a path (folder of pictures, .npz, CSV, Parquet), arrays (x, y),
+    a data set of PyTorch or Hugging Face, or a dict of these by domain. `data` says how it is read, as {"size": 64}.
     `build(width)` makes a user's own net; `splitmix.slim(module)` makes it of a plain module. With `out` the run leaves
     a folder that can be resumed. `on_round` is told of each round when it is done, and may hand that on to a logger.
     The result predicts at any width; its `bundle(path)` makes a `Model` for devices.
     """
-    given = {"task": task if isinstance(task, str) else task.name, **settings}
+    task = str(task) if isinstance(task, Path) else task
+    named, whole = isinstance(task, str), task if isinstance(task, Task) else None
+    given = {"task": task if named else whole.name if whole else own_name(task), **settings}
     if build is not None:
         given["net"] = net_name(build)
-    own = [key for key, given_here in (("task", not isinstance(task, str)), ("net", build is not None)) if given_here]
+    own = [key for key, given_here in (("task", not named), ("net", build is not None)) if given_here]
     config = make_config(given, own=own)
     root = Path(data_root) if data_root is not None else None
-    setup = set_up(config, root=root, task=None if isinstance(task, str) else task, build=build)
+    setup = set_up(config, root=root, task=whole, source=task, build=build)
     count = default_workers() if workers is None else workers
     keeper = Keeper()
     watchers: list[Watcher] = [keeper, *([terminal_watcher()] if progress else [])]

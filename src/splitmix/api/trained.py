@@ -28,7 +28,7 @@ from splitmix.runs.finish import Outcome, served, store_outcome
 from splitmix.runs.folder import RunFolder
 from splitmix.runs.records import MetricRow, Result, main_scores, read_result
 from splitmix.runs.setup import Setup
-from splitmix.runtime.images import checked_images, to_net
+from splitmix.runtime.images import checked_inputs, to_net
 from splitmix.runtime.model import Model, Prediction, WidthLike
 
 
@@ -64,8 +64,12 @@ class Trained:
     # --- predictions ---
 
     def __call__(self, x: ArrayLike | Tensor, width: WidthLike = 1, robust: float = 0.0) -> Tensor:
-        """Logits (n, class) of images given as in training: (n, height, width, channels), uint8 or float in [0, 1]."""
-        images, dial = to_net(checked_images(x, self.setup.image)), self._dial(robust)
+        """Logits (n, class) of images given as in training: (n, height, width, channels), uint8 or float in [0, 1].
+
+        Features of a table are given as they stand there: they are scaled as in training.
+        """
+        task, dial = self.setup.task, self._dial(robust)
+        images = to_net(checked_inputs(x, self.setup.image, task.kind, task.scaling))
         mix = self._mix(width)
         download = cut(self.net, self.method.layout, self.weights, covering(mix))
         with torch.inference_mode():

@@ -44,10 +44,16 @@ def make_domain(
         x_test, y_test, test_kind = _checked_part(name, "test", arrays[2], arrays[3], kind)
         kind = "signal" if "signal" in (kind, test_kind) else kind
         return Domain(name, x, y, x_test, y_test, kind=kind)
+    kept, out = held_out(name, y, test_ratio, seed)
+    return Domain(name, x[kept], y[kept], x[out], y[out], kind=kind)
+
+
+def held_out(name: str, y: Rows, test_ratio: float, seed: int) -> tuple[Rows, Rows]:
+    """The rows of a domain to train on, and those that are split off for testing."""
     kept, out = hold_out(y, test_ratio, rng_for(seed, "held-out test rows", name))
     if not len(out):
         raise UserError(f"domain '{name}' has too few rows ({len(y)}) to split off a test part; give x_test and y_test")
-    return Domain(name, x[kept], y[kept], x[out], y[out], kind=kind)
+    return kept, out
 
 
 def checked_domains(domains: Sequence[Domain], augment: bool | str) -> tuple[Domain, ...]:

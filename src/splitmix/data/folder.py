@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 from splitmix.core.errors import UserError
 from splitmix.core.files import read_npz
 from splitmix.data.domain import Domain, make_domain
+from splitmix.data.reading import Reading
 
 SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 WHOLE_KEYS = ("x", "y")
 SPLIT = f"an .npz with {', '.join(SPLIT_KEYS)}, pixels as uint8 (n, height, width[, 3]) and labels from 0"
+
+
+def read_arrays(source: Path, how: Reading) -> tuple[Domain, ...]:
+    """An `.npz` file, or a folder of them."""
+    files = [source] if source.is_file() else sorted(source.glob("*.npz"))
+    return tuple(_read_domain(file, how) for file in files)
 
 
 def read_folder(path: str | Path, *, test_ratio: float = 0.2, seed: int = 0) -> tuple[Domain, ...]:
@@ -26,10 +33,9 @@ def read_folder(path: str | Path, *, test_ratio: float = 0.2, seed: int = 0) -> 
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"the data folder {folder} does not exist; give a folder with one .npz file per domain")
-    files = sorted(folder.glob("*.npz"))
-    if not files:
+    if not any(folder.glob("*.npz")):
         raise UserError(f"the data folder {folder} has no .npz file; put one file per domain in it")
-    return tuple(_read_domain(file, test_ratio, seed) for file in files)
+    return read_arrays(folder, Reading(test_ratio=test_ratio, seed=seed))
 
 
 def read_split(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -63,19 +69,20 @@ def data_root(given: str | Path | None = None) -> Path:
     return Path(chosen).expanduser()
 
 
-def _read_domain(file: Path, test_ratio: float, seed: int) -> Domain:
+def _read_domain(file: Path, how: Reading) -> Domain:
     arrays = load_arrays(file, (*SPLIT_KEYS, *WHOLE_KEYS))
     keys = WHOLE_KEYS if "x" in arrays else SPLIT_KEYS
     _need_keys(file, arrays, keys)
-    parts = [_with_channel(arrays[key]) if key.startswith("x") else arrays[key] for key in keys]
+    parts = [_with_channel(arrays[key], how) if key.startswith("x") else arrays[key] for key in keys]
     try:
-        return make_domain(file.stem, parts, test_ratio=test_ratio, seed=seed)
+        return make_domain(file.stem, parts, test_ratio=how.test_ratio, seed=how.seed, kind=how.kind)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
 
 
-def _with_channel(images: NDArray[Any]) -> NDArray[Any]:
-    return images[..., None] if images.ndim == 3 else images
+def _with_channel(images: NDArray[Any], how: Reading) -> NDArray[Any]:
+    """Three axes are grey images, unless they are said to be something else."""
+    return images[..., None] if images.ndim == 3 and how.kind in (None, "image") else images
 
 
 def _need_keys(file: Path, arrays: dict[str, NDArray[Any]], keys: Sequence[str]) -> None:

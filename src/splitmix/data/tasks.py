@@ -8,11 +8,13 @@ from typing import Any, Unpack
 from splitmix.core.errors import UserError, unknown
 from splitmix.data.benchmarks import SETS, SIZES, PackedSet, cifar_domain, digits_domains, packed_domains
 from splitmix.data.domain import Domain
-from splitmix.data.folder import data_root, read_folder
+from splitmix.data.doors import read
+from splitmix.data.folder import data_root
 from splitmix.data.mini import mini_domains
 from splitmix.data.partition import ByDomain
 from splitmix.data.task import Task, TaskSettings, make_task
 
+SMALLEST_ALEXNET = 63  # pixels of a side
 GivenSettings = Mapping[str, Any]  # clients, partition, val_ratio: only those that the user set
 
 
@@ -24,14 +26,25 @@ class TaskEntry:
     make: Callable[[Path | None, int, GivenSettings], Task]
 
 
-def find_task(name: str, *, root: Path | None = None, seed: int = 0, settings: GivenSettings | None = None) -> Task:
-    """Make a task by its name, or from a folder of .npz files, one domain each."""
+def find_task(
+    source: Any,
+    *,
+    root: Path | None = None,
+    seed: int = 0,
+    settings: GivenSettings | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> Task:
+    """Make a task by its name, or of data of one's own, which is read as `data` says."""
     chosen = {key: value for key, value in (settings or {}).items() if value is not None}
-    check_task(name)
-    if name in TASKS:
-        return TASKS[name].make(root, seed, chosen)
-    defaults = {"clients": 8, "val_ratio": 0.2}
-    task = make_task(Path(name).absolute().name, read_folder(name), seed=seed, **{**defaults, **chosen})
+    if isinstance(source, str | Path):
+        check_task(str(source))
+    if isinstance(source, str) and source in TASKS:
+        if data is not None:
+            raise UserError(f"the task '{source}' is not read by data={dict(data)}; leave that out")
+        return TASKS[source].make(root, seed, chosen)
+    domains, name = read(source, data or {}), own_name(source)
+    usual = {"clients": 8, "val_ratio": 0.2, "net": usual_net(domains[0])}
+    task = make_task(name, domains, seed=seed, **{**usual, **chosen})
     if task.classes > len(task.train.labels):
         raise UserError(
             f"labels in '{name}' run up to {task.classes - 1}, out of range for {len(task.train.labels)} training "
@@ -40,13 +53,28 @@ def find_task(name: str, *, root: Path | None = None, seed: int = 0, settings: G
     return task
 
 
+def own_name(source: Any) -> str:
+    """The name of a task of one's own: that of its file or folder, if it is one."""
+    return Path(source).absolute().name if isinstance(source, str | Path) else "data"
+
+
+def usual_net(domain: Domain) -> str:
+    """The net for data of one's own where none is named."""
+    if domain.kind in ("features", "signal", "tokens"):
+        return ""  # there is none in the table: it must be named
+    height, width, *_ = image = domain.x_train.shape[1:]
+    if min(height, width) >= SMALLEST_ALEXNET:
+        return "alexnet"
+    return "preresnet18" if image == (32, 32, 3) else "digit"
+
+
 def check_task(name: str) -> None:
-    """Refuse what is neither a task's name nor a folder."""
-    if name not in TASKS and not Path(name).is_dir():
+    """Refuse what is neither a task's name nor a file or folder."""
+    if name not in TASKS and not Path(name).exists():
         raise (
             unknown("task", name, TASKS)
-            if "/" not in name
-            else UserError(f"there is no folder '{name}' to read a task from")
+            if "/" not in name and not Path(name).suffix
+            else UserError(f"there is no file or folder '{name}' to read a task from")
         )
 
 
@@ -54,9 +82,9 @@ def task_about(name: str) -> str:
     """One sentence on what the data is."""
     if name in TASKS:
         return TASKS[name].about
-    return (
-        f"your own images from the folder '{Path(name).absolute().name}'" if Path(name).is_dir() else "your own arrays"
-    )
+    if Path(name).exists():
+        return f"your own data from '{Path(name).absolute().name}'"
+    return "your own arrays"
 
 
 def _benchmark(

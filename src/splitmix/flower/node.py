@@ -145,7 +145,7 @@ def dealt(config: Config, name: str, root: Path | None) -> Task:
     if name != config.task:
         raise UserError(f"this node holds the task '{name}', but the run is on '{config.task}'; train on '{name}'")
     settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
-    return find_task(name, root=root, seed=config.seed, settings=settings)
+    return find_task(name, root=root, seed=config.seed, settings=settings, data=config.data)
 
 
 def client_app(introduce: Introduce, equip: Equip, attacks: Collection[type] = ()) -> ClientApp:

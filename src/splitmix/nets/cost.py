@@ -50,7 +50,7 @@ class Cost:
         return Cost(self.parameters * bases, self.macs * bases, self.activations * bases)
 
 
-def cost(build: Build, width: Fraction, image: Image) -> Cost:
+def cost(build: Build, width: Fraction, image: Image, *, tokens: bool = False) -> Cost:
     """Cost of the net that `build` makes at a width.
 
     >>> from splitmix.nets import find_net
@@ -58,14 +58,14 @@ def cost(build: Build, width: Fraction, image: Image) -> Cost:
     Cost(parameters=224194, macs=1158528, activations=17898)
     """
     try:
-        return _cost_of(_zeroed(build, width), image)
+        return _cost_of(_zeroed(build, width), image, tokens)
     except (RuntimeError, TypeError):  # some modules of users look at their numbers
-        return _cost_of(build(width), image)
+        return _cost_of(build(width), image, tokens)
 
 
-def mix_cost(build: Build, atom: Fraction, bases: int, image: Image) -> Cost:
+def mix_cost(build: Build, atom: Fraction, bases: int, image: Image, *, tokens: bool = False) -> Cost:
     """Cost of `bases` nets of width `atom`, run on the same image."""
-    return cost(build, atom, image) * bases
+    return cost(build, atom, image, tokens=tokens) * bases
 
 
 def training_macs(forward: int, images: int) -> int:
@@ -138,9 +138,11 @@ class _Counter(OperatorWatcher):
         return out
 
 
-def _cost_of(module: nn.Module, image: Image) -> Cost:
-    """Cost of a module on one image, which has no batch statistics."""
-    macs, activations = count(lambda: module.eval()(torch.zeros(1, *image[-1:], *image[:-1])))
+def _cost_of(module: nn.Module, image: Image, tokens: bool) -> Cost:
+    """Cost of a module on one image, which has no batch statistics; samples of other ranks are as they are."""
+    shape = (*image[-1:], *image[:-1]) if len(image) == 3 else image
+    x = torch.zeros(1, *shape, dtype=torch.int64 if tokens else torch.float32)
+    macs, activations = count(lambda: module.eval()(x))
     return Cost(sum(p.numel() for p in module.parameters()), macs, activations)
 
 

@@ -59,7 +59,7 @@ def why_looped(build: Build, width: Width, x: Tensor, *, own: bool = False) -> s
     """
     nets = looped, stacked = Net(build), Net(side_by_side(build))
     looped.axes = stacked.axes = x.dim() - 1
-    x = torch.stack([x / (1 + base) for base in range(TRIED)]) if own else x
+    x = torch.stack([x / (1 + base) if x.is_floating_point() else x for base in range(TRIED)]) if own else x
     dials = (0.0, 1.0) if isinstance(build, Swap) and build.dual else (0.0,)
     try:
         if looped.parameter_names(width) != stacked.parameter_names(width):
@@ -292,9 +292,10 @@ def _tried(net: Net, width: Width, start: Weights, x: Tensor, dial: float, train
     """What a batch gives: logits, gradients, and the statistics afterwards, all in double precision."""
     learned, kept = sorted(net.parameter_names(width)), sorted(net.statistic_names(width))
     weights = {name: value.double() for name, value in start.items()}
-    leaves = [x.double().requires_grad_(), *(weights[name].requires_grad_() for name in learned)]
+    x = x.double().requires_grad_() if x.is_floating_point() else x  # tokens have no gradient
+    leaves = [*([x] if x.requires_grad else []), *(weights[name].requires_grad_() for name in learned)]
     with torch.enable_grad(), WithoutDropout():
-        logits = net.run(width, weights, leaves[0], dial, training=training)
+        logits = net.run(width, weights, x, dial, training=training)
         loss = (logits * torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)).sum()
     slopes = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
     return [logits.detach(), *slopes, *(weights[name] for name in kept)]

@@ -120,6 +120,14 @@ def check_norm(norm: str, method: Method, given: Objective, budgets: Collection[
         )
 
 
+def check_attacks(trials: Sequence[Trial], task: TaskFacts) -> None:
+    """An attack moves pixels between 0 and 1: other samples have no such bounds."""
+    if task.kind in ("signal", "tokens") and any(trial.attack for trial in trials):
+        raise UserError(
+            f"attacks are made on images in [0, 1], but the task '{task.name}' has {task.kind}; train without"
+        )
+
+
 def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False) -> None:
     """Run two images through the net: what does not fit is said before training."""
     shape = task.image

@@ -29,7 +29,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
-    task: str = Field("mini", description="a task's name, or a folder of .npz files")
+    task: str = Field("mini", description="a task's name, or your own data: a folder of pictures, .npz, CSV, Parquet")
     method: str | dict[str, Any] = Field(
         "splitmix", description="a method's name, or {name=..., its own settings}: see splitmix methods"
     )
@@ -96,6 +96,9 @@ class Config(BaseModel):
         None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}"
     )
     val_ratio: float | None = Field(None, gt=0, lt=1, description="share of a client's images held out for validation")
+    data: dict[str, Any] | None = Field(
+        None, description='how your own data is read: {size=64}, {label="species", without=["id"]}, {kind="tokens"} ...'
+    )
     rescale_init: bool = Field(True, description="start narrow nets like a slice of the full one")
     rescale_layers: bool | Literal["released"] = Field(
         True,
@@ -122,7 +125,9 @@ class Config(BaseModel):
             raise ValueError(f"{str(value)[:20]} is no number of samples; give one, a multiple such as 10x, or any")
         return value if str(value).endswith("x") else int(value)
 
-    @field_validator("task", "method", "net", "objective", "optimizer", "server", "privacy", "budgets", "partition")
+    @field_validator(
+        "task", "data", "method", "net", "objective", "optimizer", "server", "privacy", "budgets", "partition"
+    )
     @classmethod
     def _known(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.field_name not in (info.context or {}).get("own", ()):
@@ -170,6 +175,7 @@ BEFORE: dict[str, object] = {
     "aggregate": "mean",
     "mix": "equal",
     "privacy": None,
+    "data": None,
 }
 MISTAKEN: tuple[dict[str, object], ...] = (
     {"clip": 5.0},
@@ -304,6 +310,7 @@ def _check_name(key: str, value: Any) -> None:
     """Refuse what is in no table; the tables are imported here, as PyTorch takes its time."""
     from splitmix.data.budgets import parse_law
     from splitmix.data.partition import parse_partition
+    from splitmix.data.reading import parse_reading
     from splitmix.data.tasks import check_task
     from splitmix.methods import METHODS
     from splitmix.methods.optimizers import find_optimizer, find_server
@@ -312,7 +319,7 @@ def _check_name(key: str, value: Any) -> None:
     from splitmix.objectives import find_objective
 
     checks: dict[str, Callable[[Any], object]] = {
-        **{"task": check_task, "net": find_net, "partition": parse_partition},
+        **{"task": check_task, "data": parse_reading, "net": find_net, "partition": parse_partition},
         **{"objective": find_objective, "optimizer": find_optimizer, "server": find_server, "privacy": find_privacy},
     }
     if key in checks:

@@ -22,6 +22,7 @@ from splitmix.core.types import Part, Question, Weights, nested_width
 from splitmix.core.width import parse_width
 from splitmix.data.tasks import task_about
 from splitmix.nets.cost import mix_cost
+from splitmix.runs.checks import samples_of
 from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
 from splitmix.runs.records import Result, StoredClient, StoredScaling, StoredScore, parse_record, write_record
 from splitmix.runs.setup import Setup
@@ -236,7 +237,7 @@ def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) ->
     blank = setup.net.init(setup.method.layout, 0, tracked=True)  # statistics, where there are none: to the same time
     for width in setup.method.widths:
         parts = setup.method.compose(width)
-        cost = mix_cost(setup.net.build, parts[0].width, len(parts), setup.image)
+        cost = mix_cost(setup.net.build, parts[0].width, len(parts), setup.image, tokens=setup.task.kind == "tokens")
         found[str(width)] = (cost.parameters, cost.macs, latency_ms(setup, blank | weights, parts))
     rows: list[StoredScore] = []
     for row in scores:
@@ -248,8 +249,7 @@ def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) ->
 def latency_ms(setup: Setup, weights: Weights, parts: tuple[Part, ...]) -> float:
     """Time of one image through a mix, on one thread: the best of many, since other processes only add to it."""
     download = cut(setup.net, setup.method.layout, weights, parts)
-    image = torch.rand(1, *setup.image)
-    x = image.permute(0, 3, 1, 2) if image.dim() == 4 else image
+    x = samples_of(setup.task, 1)
     times = []
     with one_thread(), torch.inference_mode():
         for _ in range(TIMED):

@@ -32,6 +32,7 @@ from splitmix.nets.trace import channels_roll, rescaled_names, trace
 from splitmix.objectives import find_objective
 from splitmix.runs.checks import (
     TaskFacts,
+    check_attacks,
     check_dial,
     check_net,
     check_norm,
@@ -125,12 +126,18 @@ class Setup:
 
 
 def set_up(
-    config: Config, *, root: Path | None = None, task: TaskFacts | None = None, build: Build | None = None
+    config: Config,
+    *,
+    root: Path | None = None,
+    task: TaskFacts | None = None,
+    source: object = None,
+    build: Build | None = None,
 ) -> Setup:
-    """Make the objects of a run; a user's own task and net take the place of the named ones."""
+    """Make the objects of a run; a user's own task (or data to make it of) and net take the place of the named ones."""
     if task is None:
         settings = {"clients": config.clients, "partition": config.partition, "val_ratio": config.val_ratio}
-        task = find_task(config.task, root=root, seed=config.seed, settings=settings)
+        source = config.task if source is None else source
+        task = find_task(source, root=root, seed=config.seed, settings=settings, data=config.data)
     check_validation(config, task)
     atom = parse_width(config.atom)
     budgets = parse_budgets(config.budgets, clients=len(task.shards), seed=config.seed)
@@ -142,6 +149,7 @@ def set_up(
     build = build or make_build(config, task)
     build = with_needs(build.on(samples_of(task, 2)) if isinstance(build, Slim) else build, given.needs)
     check_norm(config.norm, method, given, setting.budgets)
+    check_attacks(given.trials, task)
     check_statistics(config)
     check_net(build, method.layout.width, task, dial=bool(given.needs))
     check_dial(build, method.layout.width)
@@ -154,7 +162,13 @@ def set_up(
 
 def make_build(config: Config, task: TaskFacts) -> Build:
     """The named net with what it takes of these: a user's own may take the width alone."""
-    net = find_net(config.net or task.net)
+    name = config.net or task.net
+    if not name:
+        raise UserError(
+            f"there is no net in the table for {task.kind} such as those of '{task.name}'; give one of your own, by "
+            "net=module:function or as the function build(width)"
+        )
+    net = find_net(name)
     offered: dict[str, object] = {"classes": task.classes, "rescale_layers": config.rescale_layers}
     takes = signature(net).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
@@ -181,7 +195,8 @@ def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:
 def traced_net(build: Build, layout: Layout, task: TaskFacts) -> Net:
     """A user's own net, with what must be known of it: to start narrow nets well, to shift windows, to stack bases."""
     width, plain = layout.width, Net(build)
-    x = as_images(torch.rand(4, *task.image, generator=torch.Generator().manual_seed(0)))
+    rng = torch.Generator().manual_seed(0)
+    x = samples_of(task, 4) if task.kind == "tokens" else as_images(torch.rand(4, *task.image, generator=rng))
     traced = trace(build(width), x)
     loop = layout.count > 1 and not plain.template(width).stackable
     net = stacked_net(build, width, x) if loop else plain

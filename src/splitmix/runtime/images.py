@@ -1,11 +1,10 @@
 """Images as users give them (arrays, pixels in lists, picture files, folders), made into what a net takes."""
 
 import io
-import re
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,24 +14,10 @@ from torch import Tensor
 from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
 from splitmix.core.files import read_npz
+from splitmix.core.inputs import Kind, Scaling
+from splitmix.core.inputs.pictures import PICTURE_SUFFIXES, Pixels, read_picture
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-Pixels = NDArray[np.uint8]
-PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
-MOST_PIXELS = 50_000_000  # of one picture
-MOST_SCANS = 40  # of a JPEG: each goes over all pixels again, and those that programs write have about ten
 BATCH = 128  # images that run together: more would only take more memory
-
-
-class UnreadableError(UserError):
-    """Bytes that are no picture, or one of a kind that is not taken."""
-
-
-class TooManyPixelsError(UserError):
-    """A picture that would fill the memory, or take long, if it were decoded."""
 
 
 def checked_images(x: ArrayLike | Tensor, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -54,6 +39,24 @@ def checked_images(x: ArrayLike | Tensor, shape: tuple[int, ...]) -> NDArray[Any
     if not 0 <= low <= high <= 1:  # NaN passes through min and max
         raise UserError(f"float pixels run from {low:g} to {high:g}; give numbers from 0 to 1, or uint8")
     return array.astype(np.float32, copy=False)
+
+
+def checked_inputs(
+    x: ArrayLike | Tensor, shape: tuple[int, ...], kind: Kind = "image", scaling: Scaling | None = None
+) -> NDArray[Any]:
+    """Samples of any kind, checked, and scaled as in training."""
+    if kind == "image":
+        return checked_images(x, shape)
+    array = x.detach().cpu().numpy() if isinstance(x, Tensor) else _as_array(x)
+    if array.shape[1:] != shape:
+        raise UserError(f"samples of shape {array.shape} given, but the model takes (n, {', '.join(map(str, shape))})")
+    if array.dtype.kind not in ("iu" if kind == "tokens" else "iuf"):
+        raise UserError(f"{kind} of type {array.dtype} given; give {'whole ' if kind == 'tokens' else ''}numbers")
+    if kind == "tokens":
+        return array.astype(np.int64)
+    if not np.isfinite(array).all():
+        raise UserError(f"there are NaN or infinite numbers in these {kind}; remove or replace them")
+    return scaling(array) if scaling else array if array.dtype == np.uint8 else array.astype(np.float32)
 
 
 def to_net(images: NDArray[Any]) -> Tensor:
@@ -83,65 +86,6 @@ def picture_from_pixels(value: Any, shape: Sequence[int]) -> Pixels:
     return np.array(np.broadcast_to(whole, (height, width, channels)))  # a copy that may be written to
 
 
-def picture_from_file(data: bytes, shape: Sequence[int], *, most: int) -> Pixels:
-    """A picture file as the model's images: its middle, made smaller or larger; refused unread above `most` pixels."""
-    from PIL import Image, ImageOps
-
-    height, width, channels = shape
-    try:
-        _refuse_many_scans(data)
-        picture = Image.open(_Pieces(data), formats=PICTURE_FORMATS)  # reads the size, not the pixels
-        pixels = picture.width * picture.height
-        if pixels <= most:
-            plain = _plain(picture, "L" if channels == 1 else "RGB")
-            if plain.size != (width, height):
-                plain = ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR)
-            return np.array(plain, np.uint8).reshape(height, width, channels)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        pixels = None
-    except UserError:
-        raise
-    except Exception:  # a damaged file can raise nearly anything
-        raise UnreadableError(
-            f"the file cannot be read as a picture; send one of {', '.join(PICTURE_FORMATS)}, not damaged"
-        ) from None
-    size = f"{pixels:,}" if pixels else "far too many"
-    raise TooManyPixelsError(f"the picture has {size} pixels; at most {most:,} are taken: make it smaller")
-
-
-class _Pieces(io.BytesIO):
-    """A file that may be read only so often: one of countless tiny pieces would take long to walk through."""
-
-    reads = 0
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        self.reads += 1
-        _refuse_many_pieces(self.reads, len(self.getbuffer()))
-        return super().read(size)
-
-
-def _refuse_many_pieces(pieces: int, size: int) -> None:
-    if pieces > 1000 + size // 100:
-        raise UnreadableError("the picture is made of too many pieces; save it anew")
-
-
-def _refuse_many_scans(data: bytes) -> None:
-    """Walk over the segments of a JPEG, as a decoder does, and count those that begin a scan."""
-    scans, segments = 0, 0
-    found = SEGMENT.search(data, 2) if data.startswith(b"\xff\xd8") else None
-    while found and found[1] != b"\xd9":
-        scans += found[1] == b"\xda"
-        segments += 1
-        _refuse_many_pieces(segments, len(data))
-        if scans > MOST_SCANS:
-            raise TooManyPixelsError(f"the picture has more than {MOST_SCANS} scans; save it as a plain JPEG")
-        at = found.end()
-        found = SEGMENT.search(data, at + max(2, int.from_bytes(data[at : at + 2])))
-
-
-SEGMENT = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)  # a marker that a length follows, or the end
-
-
 def to_png(pixels: Pixels) -> str:
     """A picture as PNG in base64."""
     from PIL import Image
@@ -159,7 +103,7 @@ def read_images(folder: Path, shape: Sequence[int], most: int) -> NDArray[Any]:
     if not files:
         raise UserError(f"'{folder}' has no pictures ({', '.join(PICTURE_SUFFIXES)}) and no .npz files")
     pictures = _spread([file for file in files if file.suffix.lower() in PICTURE_SUFFIXES], most)
-    arrays = [_read_picture(file, shape)[None] for file in pictures]
+    arrays: list[NDArray[Any]] = [read_picture(file, shape)[None] for file in pictures]
     arrays += [checked_images(_read_arrays(file), tuple(shape)) for file in files if file.suffix.lower() == ".npz"]
     if len({array.dtype for array in arrays}) > 1:
         arrays = [a / np.float32(255) if a.dtype == np.uint8 else a for a in arrays]
@@ -177,33 +121,12 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
     return [items[i] for i in np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int)]
 
 
-def _read_picture(file: Path, shape: Sequence[int]) -> NDArray[Any]:
-    try:
-        return picture_from_file(file.read_bytes(), shape, most=MOST_PIXELS)
-    except ImportError:
-        raise UserError("reading pictures needs pillow; install splitmix[serve], or give .npz files") from None
-    except UserError as error:
-        raise UserError(f"'{file}': {error}") from None
-
-
 def _read_arrays(file: Path) -> NDArray[Any]:
     """The images of an .npz file: its array `x`, or `x_train`, or the only one it has."""
     found = read_npz(file, lambda names: [name for name in ("x", "x_train", *names[:1]) if name in names][:1])
     if not found:
         raise UserError(f"'{file}' has no array; give images as an array x")
     return next(iter(found.values()))
-
-
-def _plain(picture: "Image", mode: str) -> "Image":
-    """One frame in the colours of the model; what is see-through lies on white."""
-    from PIL import Image
-
-    if picture.mode.startswith(("I", "F")):
-        raise UnreadableError("the picture has more than 8 bits a colour; save it with 8")
-    if picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
-        front = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", front.size, "white"), front)
-    return picture.convert(mode)
 
 
 def _pixel(channels: int) -> str:

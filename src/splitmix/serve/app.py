@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 
 from splitmix import __version__
 from splitmix.core.errors import UserError, printable, shown
+from splitmix.core.inputs.pictures import TooManyPixelsError, UnreadableError
 from splitmix.core.objective import Attack
 from splitmix.core.width import Width
-from splitmix.runtime.images import TooManyPixelsError, UnreadableError
 from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.model import Model
 from splitmix.serve.describe import page_of

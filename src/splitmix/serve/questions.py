@@ -11,7 +11,8 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from splitmix.core.errors import UserError, shown
-from splitmix.runtime.images import Pixels, picture_from_file, picture_from_pixels
+from splitmix.core.inputs.pictures import Pixels, picture_from_file
+from splitmix.runtime.images import picture_from_pixels
 from splitmix.runtime.manifest import CostRecord, TableRecord
 from splitmix.runtime.plan import DialOption
 from splitmix.serve.pixels import lift_pixels

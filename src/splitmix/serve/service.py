@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from splitmix.core.errors import UserError, shown
+from splitmix.core.inputs.pictures import Pixels
 from splitmix.core.objective import Attack
 from splitmix.core.width import Width, parse_width
-from splitmix.runtime.images import Pixels, to_net, to_png
+from splitmix.runtime.images import to_net, to_png
 from splitmix.runtime.model import Model
 from splitmix.runtime.plan import Limits, plan
 from splitmix.runtime.probe import Measured, probe

@@ -1,0 +1,214 @@
+"""Data sets that are objects: arrays, map-style data sets of PyTorch, and those of Hugging Face by their looks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitmix.core.errors import UserError, printable
+from splitmix.core.inputs import Inputs, Lazy
+from splitmix.core.inputs.pictures import fitted
+from splitmix.data.domain import Domain, make_domain
+from splitmix.data.doors.pictures import LOOKED_AT, spread, usual_size
+from splitmix.data.doors.tables import Table, domains_of_tables, numbered, roles
+from splitmix.data.partition import Rows
+from splitmix.data.reading import Reading
+
+MOST_MEMORY = 8 << 30  # bytes of a data set that is read at once
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Samples with a label each, and the names of the classes where they are known."""
+
+    x: Inputs
+    y: Rows
+    class_names: tuple[str, ...] = ()
+
+
+def is_object(source: Any) -> bool:
+    """Whether this can be looked into: something with a length and items."""
+    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, str | bytes)
+
+
+def read_object(source: Any, how: Reading) -> tuple[Domain, ...]:
+    """A data set; {"train": ..., "test": ...}; or several data sets by the names of their domains."""
+    if not isinstance(source, Mapping):
+        return _domains("data", [source], how)
+    if not source:
+        raise UserError("there are no domains; give at least one")
+    if "train" in source and set(source) <= {"train", "test"}:
+        return _domains("data", [source[part] for part in ("train", "test") if part in source], how)
+    return tuple(domain for name, held in source.items() for domain in _domains(str(name), [held], how))
+
+
+def _domains(name: str, parts: Sequence[Any], how: Reading) -> tuple[Domain, ...]:
+    """The domains of a training part, and a test part if there is one."""
+    if all(_is_table(part) for part in parts):
+        names = [name] if len(parts) == 1 else ["train", "test"]
+        return domains_of_tables({name: _table(part, how) for name, part in zip(names, parts, strict=True)}, how)
+    found = [_labelled(part, how) for part in parts]
+    if any(part.class_names != found[0].class_names for part in found):
+        raise UserError(f"train and test of '{name}' have other names of classes; give both the same")
+    arrays = [array for part in found for array in (part.x, part.y)]
+    if _is_arrays(parts[0]) and len(parts[0]) == 4:
+        arrays = [_plain(array) for array in parts[0]]
+    made = make_domain(name, arrays, test_ratio=how.test_ratio, seed=how.seed, kind=how.kind)
+    return (replace(made, class_names=found[0].class_names),)
+
+
+def _labelled(source: Any, how: Reading) -> Labelled:
+    if _is_arrays(source):
+        return Labelled(_plain(source[0]), _plain(source[1]))
+    return _pictures(source, how) if _is_columns(source) else _items(source, how)
+
+
+def _is_arrays(source: Any) -> bool:
+    return isinstance(source, tuple | list) and len(source) in (2, 4) and all(hasattr(x, "__len__") for x in source)
+
+
+def _plain(x: Any) -> Any:
+    return x.detach().cpu().numpy() if hasattr(x, "detach") else x
+
+
+# --- Hugging Face: columns of known types -------------------------------------------------------------------------
+
+
+def _is_columns(source: Any) -> bool:
+    return isinstance(getattr(source, "features", None), Mapping) and hasattr(source, "column_names")
+
+
+def _picture_column(source: Any) -> str | None:
+    return next((name for name, feature in source.features.items() if type(feature).__name__ == "Image"), None)
+
+
+def _is_table(source: Any) -> bool:
+    return _is_columns(source) and _picture_column(source) is None
+
+
+def _table(source: Any, how: Reading) -> Table:
+    """A data set of numbers; a column of other things is named."""
+    where = "the data set"
+    role = roles(list(source.column_names), where, how)
+    names, labels = _labels(source, role.label)
+    columns = [_numbers(source[name][:], f"{where}: column '{name}'") for name in role.features]
+    domains = [] if role.domain is None else [str(value) for value in source[role.domain][:]]
+    return Table(where, role.features, np.stack(columns, 1), [names[label] for label in labels], domains)
+
+
+def _numbers(values: Any, where: str) -> NDArray[np.float64]:
+    """A column of numbers, or a sentence for what is none."""
+    try:
+        numbers = np.asarray(values, np.float64)  # None becomes NaN
+    except (TypeError, ValueError):
+        raise UserError(f"{where} holds what is no number; leave it out by data={{without=[...]}}") from None
+    if numbers.ndim != 1:
+        raise UserError(f"{where} holds lists; give a number in each row, or leave it out by data={{without=[...]}}")
+    odd = np.flatnonzero(~np.isfinite(numbers))
+    if len(odd):
+        raise UserError(f"{where} has no number in row {odd[0]}; give one, or drop the row")
+    return numbers
+
+
+def _labels(source: Any, column: str) -> tuple[tuple[str, ...], Rows]:
+    """The names of the classes, and each row's: as the data set names them, or else as they are found."""
+    values, names = list(source[column][:]), getattr(source.features[column], "names", None)
+    for row, value in enumerate(values):
+        if value is None or (names and not 0 <= value < len(names)):
+            raise UserError(f"the data set: row {row} has no label in column '{column}'; give it, or drop the row")
+    if names:
+        return tuple(printable(str(name))[:100] for name in names), np.array(values, np.int64)
+    return numbered([str(value) for value in values], "the data set")
+
+
+@dataclass(frozen=True)
+class Decoded(Lazy):
+    """Pictures of data sets that decode them when they are asked for."""
+
+    sets: tuple[tuple[Any, str], ...]  # data sets, and the column of each
+    rows: NDArray[np.int64]  # (n, 2): which data set, which row
+    size: tuple[int, int, int]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.rows), *self.size
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any) -> "Decoded":
+        return replace(self, rows=self.rows[rows])
+
+    def take(self, rows: Rows) -> NDArray[np.uint8]:
+        return np.stack([fitted(_picture(self.sets[i], row), self.size) for i, row in self.rows[rows]])
+
+    def joined(self, others: Sequence[Any]) -> "Decoded":
+        sets, rows = list(self.sets), [self.rows]
+        for other in others:
+            rows.append(other.rows + np.array([len(sets), 0]))
+            sets += other.sets
+        return replace(self, sets=tuple(sets), rows=np.concatenate(rows))
+
+
+def _pictures(source: Any, how: Reading) -> Labelled:
+    column = str(_picture_column(source))
+    role = roles([name for name in source.column_names if name != column] + [column], "the data set", how)
+    names, labels = _labels(source, role.label)
+    some = spread(range(len(labels)), LOOKED_AT)
+    size = how.size or usual_size([_picture((source, column), row).size[::-1] for row in some])
+    rows = np.stack([np.zeros(len(labels), np.int64), np.arange(len(labels))], 1)
+    return Labelled(Decoded(((source, column),), rows, size), labels, names)
+
+
+def _picture(place: tuple[Any, str], row: int) -> Any:
+    source, column = place
+    try:
+        picture = source[int(row)][column]
+    except Exception as error:  # whatever the data set raises
+        raise UserError(f"row {row} of the data set cannot be had ({printable(str(error))[:200]})") from None
+    if not hasattr(picture, "convert"):
+        raise UserError(f"row {row} of the data set has no picture in column '{column}'; give one, or drop the row")
+    return picture
+
+
+# --- PyTorch: (x, y) items ----------------------------------------------------------------------------------------
+
+
+def _items(source: Any, how: Reading) -> Labelled:
+    """A map-style data set, read once: its items may be made anew, and otherwise, each time they are asked for."""
+    if not len(source):
+        raise UserError("the data set has no items")
+    first, _ = _item(source, 0, how)
+    if len(source) * first.nbytes > MOST_MEMORY:
+        raise UserError(
+            f"the data set takes more than {MOST_MEMORY:,} bytes; give a folder of pictures, which are read in batches"
+        )
+    x, y = np.empty((len(source), *first.shape), first.dtype), np.empty(len(source), np.int64)
+    for row in range(len(source)):
+        sample, y[row] = _item(source, row, how)
+        if sample.shape != first.shape:
+            raise UserError(
+                f"item {row} of the data set has shape {sample.shape}, the first {first.shape}; give all the same, for "
+                "pictures by data={size=...}"
+            )
+        x[row] = sample
+    names = getattr(source, "classes", None)
+    known = isinstance(names, list | tuple) and len(set(names)) == len(names) > y.max()
+    return Labelled(x, y, tuple(printable(str(name))[:100] for name in names) if known and names else ())
+
+
+def _item(source: Any, row: int, how: Reading) -> tuple[NDArray[Any], int]:
+    try:
+        x, y = source[row]
+        label = int(y)
+    except Exception as error:  # whatever the data set raises
+        why = printable(str(error) or type(error).__name__)[:200]
+        raise UserError(f"item {row} of the data set is no (x, y) with a whole number y ({why})") from None
+    if hasattr(x, "convert"):  # a picture of Pillow's
+        return (np.asarray(x) if how.size is None else fitted(x, how.size)), label
+    sample = np.asarray(_plain(x))
+    if hasattr(x, "detach") and sample.ndim == 3 and len(sample) in (1, 3) and how.kind in (None, "image"):
+        sample = np.moveaxis(sample, 0, -1)  # tensors of images have their channels first
+    return sample, label
