@@ -188,7 +188,7 @@ def test_a_table_trains_and_the_model_takes_rows_as_they_stand_in_it(tmp_path):
 
 
 def test_features_need_a_net_of_ones_own(tmp_path):
-    assert find_task(str(write(tmp_path, rows())), settings={"clients": 2}).net == ""
+    assert find_task(str(write(tmp_path, rows(60))), settings={"clients": 2}).net == ""
     with pytest.raises(UserError, match="there is no net in the table for features"):
         splitmix.train(tmp_path / "trees.csv", clients=2)
 

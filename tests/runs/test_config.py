@@ -20,6 +20,7 @@ from splitmix.runs.config import (
 
 OTHER = {  # a value for each key that differs from its default
     "task": "digits",
+    "data": {"size": 64},
     "method": "fedavg",
     "net": "alexnet",
     "rounds": 7,

@@ -55,7 +55,10 @@ def find_task(
 
 def own_name(source: Any) -> str:
     """The name of a task of one's own: that of its file or folder, if it is one."""
-    return Path(source).absolute().name if isinstance(source, str | Path) else "data"
+    if not isinstance(source, str | Path):
+        return "data"
+    place = Path(source).absolute()
+    return place.stem if place.is_file() else place.name
 
 
 def usual_net(domain: Domain) -> str:
