@@ -34,6 +34,7 @@ COMMANDS = {  # a function is a command, an App a group of them
     "budgets": "splitmix.cli.lists:budgets",
     "settings": "splitmix.cli.lists:settings",
     "bundle": "splitmix.cli.runtime:bundle",
+    "card": "splitmix.cli.runtime:card",
     "calibrate": "splitmix.cli.runtime:calibrate",
     "probe": "splitmix.cli.runtime:probe",
     "plan": "splitmix.cli.runtime:plan",

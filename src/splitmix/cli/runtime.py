@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+from rich.console import Console
+from rich.markdown import Markdown
+
 from splitmix.cli.lists import image_size
 from splitmix.cli.options import Flag, Json, Words, note, parse_size, say, show_json, show_rows
 from splitmix.core.errors import UserError
@@ -11,6 +14,8 @@ from splitmix.nets import find_net
 from splitmix.report.tables import Column, human
 from splitmix.runs.bundling import Packing, bundle_run
 from splitmix.runs.records import main_scores, read_result
+from splitmix.runtime.about.card import card as make_card
+from splitmix.runtime.bundle import Bundle, packaged
 from splitmix.runtime.export import export_bases, export_mix
 from splitmix.runtime.images import read_images
 from splitmix.runtime.model import Model
@@ -69,6 +74,31 @@ def bundle(
     )
     if made.manifest.norm == "global" and main_scores(read_result(run))[0].get("norm") == "client":
         note("the run's main scores use each client's own norm statistics; the bundle has one set for all")
+
+
+def card(bundle: Path | None = None, /, *, as_json: Json = False) -> None:
+    """Print the model card of a bundle: its widths, what each costs and achieves, its data, norms, attack and limits.
+
+    In a terminal it is laid out; elsewhere it is the Markdown that lies in the bundle as README.md.
+
+    Example: splitmix card two.bundle
+
+    Parameters
+    ----------
+    bundle
+        Folder of a bundle; default: the one in the package.
+    as_json
+        Print the manifest, which it is made of, as JSON.
+    """
+    said = Bundle.open(bundle or packaged()).manifest
+    if as_json:
+        show_json(said.model_dump(mode="json", by_alias=True, exclude=said.unsaid))
+        return
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(make_card(said), hyperlinks=False))
+    else:
+        print(make_card(said))
 
 
 def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | None = None) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.types import Weights
+from splitmix.runtime.about.card import CARD, card
 from splitmix.runtime.manifest import (
     HEADER_BYTES,
     ITEM,
@@ -168,11 +169,12 @@ def base_bytes(weights: Weights, row: int, norms: set[str], storage: str) -> byt
 
 
 def write_bundle(path: Path, manifest: Manifest, files: Sequence[bytes]) -> Bundle:
-    """Write the files of the bases, then the manifest that makes them a bundle."""
+    """Write the files of the bases and a card, then the manifest that makes them a bundle."""
     if path.exists() and any(path.iterdir()):
         raise UserError(f"'{path}' is not empty; choose another --out, or remove it first")
     for base, data in enumerate(files):
         write_atomically(path / file_name(base), data)
+    write_atomically(path / CARD, card(manifest).encode())
     write_atomically(path / MANIFEST, to_bytes(manifest))
     return Bundle.open(path)
 

@@ -1,0 +1,1 @@
+"""What a bundle shows of itself: a card for readers, and examples for its page."""
