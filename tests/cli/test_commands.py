@@ -83,3 +83,11 @@ def test_no_file_where_a_command_is_run_stands_in_for_what_it_imports(tmp_path, 
     monkeypatch.setattr("splitmix.cli.command_line", lambda: app)
     with pytest.raises(ImportError, match="imposter"):
         main(["run"])
+
+
+def test_shells_complete_every_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = tmp_path / "splitmix.bash"
+    main(["--install-completion", "--shell", "bash", "--output", str(script)])
+    assert str(script) in capsys.readouterr().out
+    assert all(name in script.read_text() for name in COMMANDS)

@@ -7,8 +7,7 @@ import pytest
 from helpers.bundles import random_bundle
 from splitmix.cli import main
 from splitmix.runtime.about.card import CARD, card, plain
-from splitmix.runtime.bundle import packaged
-from splitmix.runtime.model import Model
+from splitmix.runtime.bundle import Bundle, packaged
 
 EVIL = "<script>alert(1)</script> [x](http://evil.example) | `**` \u202e\x1b[31m\n# new"
 
@@ -60,4 +59,5 @@ def test_the_command_prints_the_card_or_the_manifest(made, capsys):
 
 def test_without_a_bundle_it_is_the_one_of_the_package(capsys):
     main(["card"])
-    assert capsys.readouterr().out.strip() == card(Model.load(packaged()).manifest).strip()
+    kept = (packaged() / CARD).read_text()
+    assert capsys.readouterr().out.strip() == kept.strip() == card(Bundle.open(packaged()).manifest).strip()

@@ -75,6 +75,7 @@ def command_line() -> App:
         help_epilogue="Begin with: splitmix train mini",
         help_format="plaintext",
     )
+    app.register_install_completion_command(help="Let your shell complete commands and options.")
     for name, where in COMMANDS.items():
         app.command(where, name=name, help=help_of(where))
     for extra in entry_points(group=INSTALLED):

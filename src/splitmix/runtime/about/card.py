@@ -61,7 +61,8 @@ def _widths(said: Manifest) -> Iterator[str]:
     yield from _table(heads, (_line(said, width, rows.get(width), attacked) for width in map(str, said.widths)))
     table = said.table
     counted = f"{table.samples:,} samples of the" if table.samples else "the"
-    yield f"Measured on {counted} {plain(table.split)} split of {table.clients} clients. Norms: {plain(said.norm_text)}."
+    yield f"Measured on {counted} {plain(table.split)} split of {table.clients} clients."
+    yield f"Norms: {plain(said.norm_text)}."
     if table.interval:
         yield f"In brackets: {plain(table.interval)}."
     if table.attack:
