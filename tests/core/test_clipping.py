@@ -8,9 +8,12 @@ import torch
 from torch.testing import assert_close
 
 from helpers.answers import FC, NET, PROFILES, TRACKED, WEIGHTS, answer, edited, job, through
-from helpers.toys import LAYOUT, bases, to_bytes
+from helpers.toys import ATOM, FULL, HALF, LAYOUT, PLAN, ToyClients, bases, to_bytes
 from splitmix.core.admission import Admission, root_mean_square
 from splitmix.core.parts import cut, merge
+from splitmix.core.rounds import Federation, aggregated, make_jobs
+from splitmix.core.types import Setting
+from splitmix.methods import METHODS, find_method
 
 CLIP = 2.0
 FAR = 1.0, -1.0, 7.0, 1e4, -1e30  # where 0.1 is usual
@@ -154,6 +157,20 @@ def admission_of(samples, *, by):
     sent = [answer(asked, by=0.1) for asked in jobs[:4]]
     list(admission.admitted(jobs, [*sent, answer(jobs[4], by=by, samples=samples)]))
     return admission
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_under_every_method_who_goes_far_moves_nothing_far(name):
+    method = find_method(name, Setting(ATOM, (ATOM, HALF, FULL), seed=3))
+    weights, cohort = NET.init(method.layout, seed=1), ToyClients((20,) * 6, (FULL, HALF) * 3).profiles(0)
+    jobs = make_jobs(method.assign(0, cohort), cohort, 0, PLAN, Federation(1))
+    sent = [
+        answer(asked, by=1e6 if asked.client == 0 else 0.1, weights=weights, layout=method.layout) for asked in jobs
+    ]
+    admission = Admission(NET, method.layout, weights, cohort, clip=CLIP)
+    merged = aggregated(method, NET, weights, jobs, admission.admitted(jobs, sent), Federation(1))
+    assert admission.seen.clipped == [0]
+    assert max(float((value - weights[name]).abs().max()) for name, value in merged.items()) <= 0.1 + 1e-5
 
 
 def test_a_vote_is_the_server_s_whatever_the_client_says():

@@ -22,9 +22,9 @@ def job(client=0, *numbers, **settings):
     return Train(0, client, bases(*numbers or (1, 2)), PLAN, seed=1, run="a", **settings)
 
 
-def answer(to, *, by=0.01, weights=WEIGHTS, **changed):
+def answer(to, *, by=0.01, weights=WEIGHTS, layout=LAYOUT, **changed):
     """An honest answer, each of whose numbers moved by as much."""
-    moved = {name: value + by for name, value in cut(NET, LAYOUT, weights, to.parts).items()}
+    moved = {name: value + by for name, value in cut(NET, layout, weights, to.parts).items()}
     return replace(Update(to.round, to.client, to.parts, moved, 10, {"loss": 1.0}, run=to.run), **changed)
 
 
