@@ -64,9 +64,9 @@ def turning(path: Path) -> list[dict[str, Any]]:
 
 def stacking(path: Path) -> list[dict[str, Any]]:
     """Width 1 of the Digit net for one image: eight bases side by side, one after the other, and the single net."""
-    model = Model.load(path)
+    model = Model.load(path, backend="torch")
     x = torch.rand(1, 28, 28, 3).permute(0, 3, 1, 2)
-    held = model._held
+    held = model._in_torch(model._held)
     mix, folded = held.mix(0, 8), [held.mix(base, base + 1) for base in range(8)]
     plain = [NETS["digit"](Width(1, 8), dual=True).eval() for _ in range(8)]
     wide = NETS["digit"](Width(1), dual=True).eval()

@@ -11,6 +11,7 @@ from splitmix.core.net import Net
 from splitmix.core.types import Layout
 from splitmix.core.width import Width
 from splitmix.nets import NETS
+from splitmix.nets.swap import Swap
 from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import make_config
 from splitmix.runs.finish import Outcome
@@ -50,10 +51,15 @@ def random_weights(net="digit", atom="1/8", bases=8, *, dual=True, classes=10, s
     def build(width):
         return NETS[net](width, classes=classes, dual=dual)
 
-    weights = Net(build).init(Layout(bases, Width(atom)), seed, tracked=True)
-    rng = torch.Generator().manual_seed(seed)
+    return noisy(Net(build), Layout(bases, Width(atom)), seed)
+
+
+def noisy(net, layout, seed=0):
+    """Weights whose norms differ from channel to channel."""
+    weights = net.init(layout, seed, tracked=True)
+    rng, norms = torch.Generator().manual_seed(seed), net.norm_names(layout.width)
     for name, value in weights.items():
-        if "norm" in name:
+        if name in norms:
             noise = torch.rand(value.shape, generator=rng)
             weights[name] = 0.5 + noise if name.endswith(("running_var", "weight")) else noise - 0.5
     return weights
@@ -115,3 +121,13 @@ class StandingAttack:
 
     def __call__(self, predict, x, y, rng):
         return x.expand(len(predict(x[:2])), *x.shape)
+
+
+def own_bundle(out: Path, build, sample, *, kind="image", dual=False, bases=2, atom="1/4", name="mine:net") -> Bundle:
+    """A bundle of a plain net with random weights; `sample` is the shape of one as the net takes it."""
+    build = Swap(build, stacked=False, dual=True) if dual else build
+    config = make_config({"task": "mini", "net": name, "atom": atom, "norm": "tracked"}, own=("net",))
+    image = [*sample[1:], sample[0]] if len(sample) == 3 else list(sample)
+    result = made_up_result(name, atom, bases, "tracked") | {"image": image, "kind": kind}
+    made = Outcome(result, noisy(Net(build), Layout(bases, Width(atom))), tuple(range(bases)))
+    return bundle_outcome(config, made, Path(out), Packing(), build=build)

@@ -19,8 +19,10 @@ def test_calibrated_norms_have_the_statistics_of_the_images(model):
     assert model.calibration.attack.startswith("L-inf PGD")
     conv = model.mix().body.conv1(torch.from_numpy(x).float().permute(0, 3, 1, 2) / 255)
     mean = conv.mean((0, 2, 3)).view(4, -1)
-    torch.testing.assert_close(model.calibration.statistics["norm1.clean.running_mean"], mean, rtol=1e-4, atol=1e-5)
-    noisy = model.calibration.statistics["norm1.noisy.running_mean"]
+    clean, noisy = (
+        torch.from_numpy(model.calibration.statistics[f"norm1.{twin}.running_mean"]) for twin in ("clean", "noisy")
+    )
+    torch.testing.assert_close(clean, mean, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(noisy, mean, rtol=1e-3, atol=1e-4)
     assert torch.allclose(noisy, mean, atol=0.2)  # the attack moves pixels by 8/255
 

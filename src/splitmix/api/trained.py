@@ -69,7 +69,7 @@ class Trained:
         Features of a table are given as they stand there: they are scaled as in training.
         """
         task, dial = self.setup.task, self._dial(robust)
-        images = to_net(checked_inputs(x, self.setup.image, task.kind, task.scaling))
+        images = torch.from_numpy(to_net(checked_inputs(x, self.setup.image, task.kind, task.scaling)))
         mix = self._mix(width)
         download = cut(self.net, self.method.layout, self.weights, covering(mix))
         with torch.inference_mode():
@@ -93,7 +93,8 @@ class Trained:
     def bundle(self, out: str | Path, *, half: bool = False, calibrate: bool = False) -> Model:
         """Write a bundle for devices, and load it: a model with width and robustness to turn."""
         packing = Packing("float16" if half else "float32", calibrate, image=self.setup.image)
-        return Model.load(bundle_outcome(self.setup.config, self.outcome, Path(out), packing).path)
+        made = bundle_outcome(self.setup.config, self.outcome, Path(out), packing, build=self.net.build)
+        return Model.load(made.path)
 
     # --- on disk ---
 

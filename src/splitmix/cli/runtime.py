@@ -24,6 +24,8 @@ from splitmix.runtime.plan import plan as find_plan
 from splitmix.runtime.probe import device
 from splitmix.runtime.probe import probe as measure
 
+RUNTIMES = {"onnx": "ONNX Runtime", "torch": "PyTorch"}
+
 
 def bundle(
     run: Path,
@@ -152,11 +154,11 @@ def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> Non
         *(Column("width", "width"), Column("ms", "ms", two_digits), Column("slow_ms", "slow ms", two_digits)),
         *(Column("mb", "MB", two_digits), Column("macs", "MACs", human)),
     ]
-    threads = device()["threads"]
+    threads = device(model.backend)["threads"]
     on = f"{threads} {'thread' if threads == 1 else 'threads'}"
     caption = (
         f"one image on {on}: what three runs in four exceed, and one in ten; "
-        "memory of weights and activations, without Python and PyTorch"
+        f"memory of weights and activations, without Python and {RUNTIMES[model.backend]}"
     )
     show_rows(f"{bundle} on this device", columns, rows, as_json, caption)
 

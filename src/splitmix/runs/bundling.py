@@ -2,38 +2,46 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 
 from splitmix.core.errors import UserError
-from splitmix.core.net import Net
+from splitmix.core.inputs import Kind
+from splitmix.core.net import Build, Net
 from splitmix.core.types import Weights
 from splitmix.core.width import Width, parse_width
 from splitmix.methods.privacy import find_privacy
-from splitmix.nets import NETS
-from splitmix.nets.cost import cost, weightless
+from splitmix.nets import NETS, find_net
+from splitmix.nets.cost import weightless
+from splitmix.nets.slim import Slim
 from splitmix.runs.config import Config, make_config, read_toml
 from splitmix.runs.finish import NORM_TEXT, Outcome, stored_outcome, versions
+from splitmix.runs.graphs import Sampled, graph_of
 from splitmix.runs.measure.grid import GridRecord, read_grid
 from splitmix.runs.measure.intervals import INTERVAL, interval
 from splitmix.runs.records import Result, StoredClient, StoredScore
+from splitmix.runs.setup import make_build, with_needs
 from splitmix.runtime.bundle import Bundle, base_bytes, write_bundle
 from splitmix.runtime.manifest import (
-    SCHEMA,
+    GRAPHED,
+    NAMED,
+    PIXELS,
     BaseRecord,
     CostRecord,
     Manifest,
     NetRecord,
     NormKind,
+    ScalingRecord,
     ScoreRecord,
     Storage,
     TableRecord,
-    what_is_wrong,
 )
+from splitmix.runtime.strict import what_is_wrong
 
 MIXING = ("splitmix", "fedensemble")  # methods whose widths are mixes of bases
 CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
@@ -59,25 +67,50 @@ def bundle_run(run: Path, out: Path, packing: Packing = Packing()) -> Bundle:  #
 
 
 def bundle_outcome(
-    config: Config, outcome: Outcome, out: Path, packing: Packing, grid: GridRecord | None = None
+    config: Config,
+    outcome: Outcome,
+    out: Path,
+    packing: Packing,
+    grid: GridRecord | None = None,
+    build: Build | None = None,
 ) -> Bundle:
-    """Bundle a run: its bases in the order in which they are mixed, and all that was measured."""
+    """Bundle a run: its bases in the order in which they are mixed, and all that was measured.
+
+    `build` makes a user's own net; without it, it is imported by the name that the run was given.
+    """
     check_objective(outcome.weights)
     check_method(config)
     norm = served_norm(config, packing.calibrate)
     atom, result = parse_width(config.atom), outcome.result
-    net = net_record(config, outcome, atom)
-    made = Net(weightless(net.build()))
-    check_entries(made, atom, outcome.weights)
-    files = [base_bytes(outcome.weights, row, made.norm_names(atom), packing.storage) for row in outcome.order]
-    image = image_of(result, net, packing.image)
+    name, image, kind = str(result["net"]), image_of(outcome.result, packing.image), kind_of(result, packing.image)
+    made = build_of(config, name, outcome, build)
+    sampled = Sampled(made, atom, image[-1:] + image[:-1] if len(image) == 3 else image, kind == "tokens")
+    if isinstance(made, Slim):
+        sampled = replace(sampled, build=made.on(sampled.made_up(2)))
+    net = Net(weightless(sampled.build))
+    check_entries(net, atom, outcome.weights)
+    norms = net.norm_names(atom)
+    rows = [{entry: value[row].numpy() for entry, value in outcome.weights.items()} for row in outcome.order]
+    files = [
+        base_bytes(row, norms, packing.storage, f"base {i} of the run")
+        for i, row in zip(outcome.order, rows, strict=True)
+    ]
+    graph = graph_of(sampled, outcome.weights, outcome.order, own=name not in NETS)
+    record = NetRecord(
+        name=name,
+        classes=sampled.classes(),
+        dual=any(".noisy." in entry for entry in outcome.weights),
+        rescale_layers=config.rescale_layers is True,
+    )
     try:
         manifest = Manifest(
-            schema_version=SCHEMA,
-            net=net,
+            schema_version=NAMED if graph is None else GRAPHED,
+            net=record,
             atom=str(atom),
+            sample=kind,
             image=list(image),
-            classes=class_names(config.task, net.classes, packing.classes or result.get("classes", ())),
+            pixels=PIXELS if kind == "image" else "none",
+            classes=class_names(config.task, record.classes, packing.classes or result.get("classes", ())),
             norm=norm,
             norm_text=NORM_TEXT[norm],
             storage=packing.storage,
@@ -85,9 +118,11 @@ def bundle_outcome(
                 BaseRecord(trained_as=base, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
                 for base, data in zip(outcome.order, files, strict=True)
             ],
-            costs=costs_of(net, atom, image, [len(data) for data in files]),
+            costs=costs_of(sampled, [len(data) for data in files]),
             table=table_of(result, norm, grid),
             times=result.get("times", {}),
+            graph=graph,
+            scaling=ScalingRecord.model_validate(dict(said)) if (said := result.get("scaling")) else None,
             trained=trained_of(config, result),
             versions=versions(),
         )
@@ -134,28 +169,36 @@ def served_norm(config: Config, calibrate: bool) -> NormKind:
     return "tracked" if config.norm == "tracked" else "global"
 
 
-def net_record(config: Config, outcome: Outcome, atom: Width) -> NetRecord:
-    name = str(outcome.result["net"])
-    if name not in NETS:
-        raise UserError(
-            f"the net '{name}' is one of your own, which a device could not build from its name; "
-            f"bundle runs of {', '.join(NETS)}"
-        )
-    two, three = (Net(weightless(partial(NETS[name], classes=classes))).shapes(atom) for classes in (2, 3))
-    last = next(entry for entry in two if two[entry] != three[entry])
-    classes = outcome.weights[last].shape[1] if last in outcome.weights else 0
+def build_of(config: Config, name: str, outcome: Outcome, given: Build | None) -> Build:
+    """What makes the run's net at a width: a net of ours by its name, a user's own as it is given, or imported."""
     dual = any(".noisy." in entry for entry in outcome.weights)
-    return NetRecord(name=name, classes=max(1, classes), dual=dual, rescale_layers=config.rescale_layers is True)
+    if name not in NETS and given is not None:
+        return given
+    named = partial(make_build, config, name)
+    atom, takes = parse_width(config.atom), "classes" in signature(find_net(name)).parameters or name in NETS
+    if not takes:
+        return with_needs(named(1), {"dual": True} if dual else {})
+    two, three = (Net(weightless(named(classes))).shapes(atom) for classes in (2, 3))
+    last = next((entry for entry in two if two[entry] != three[entry]), "")
+    classes = outcome.weights[last].shape[1] if last in outcome.weights else 0
+    return with_needs(named(max(1, classes)), {"dual": True} if dual else {})
 
 
-def image_of(result: Result, net: NetRecord, given: Sequence[int]) -> tuple[int, ...]:
-    """Height, width and channels: as the run says, as the user says, or as the net has it."""
-    found = tuple(result.get("image") or given or ())
-    if found:
+def image_of(result: Result, given: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a sample: as the run says, as the user says, or as the net has it."""
+    net = NETS.get(str(result["net"]))
+    if found := tuple(result.get("image") or given):
         return found
-    if getattr(NETS[net.name], "any_size", False):
+    if net is None or getattr(net, "any_size", False):
         raise UserError("the run does not say how large its images are; give --image, such as 256x256x3")
-    return tuple(NETS[net.name].image)  # type: ignore[attr-defined]
+    return tuple(net.image)  # type: ignore[attr-defined]
+
+
+def kind_of(result: Result, given: Sequence[int]) -> Kind:
+    """What a sample is, as the run says; older ones tell by its shape alone."""
+    rank = len(result.get("image") or given or (0, 0, 0))
+    kinds: dict[str, Kind] = {"image": "image", "features": "features", "signal": "signal", "tokens": "tokens"}
+    return kinds.get(result.get("kind", ""), "image" if rank == 3 else "features" if rank == 1 else "signal")
 
 
 def check_entries(net: Net, atom: Width, weights: Weights) -> None:
@@ -181,11 +224,11 @@ def class_names(task: str, count: int, given: Sequence[str]) -> list[str]:
     return names
 
 
-def costs_of(net: NetRecord, atom: Width, image: tuple[int, ...], sizes: Sequence[int]) -> list[CostRecord]:
-    one = cost(net.build(), atom, image)
+def costs_of(net: Sampled, sizes: Sequence[int]) -> list[CostRecord]:
+    one = net.cost()
     return [
         CostRecord(
-            width=str(atom * bases),
+            width=str(net.atom * bases),
             bases=bases,
             parameters=one.parameters * bases,
             macs=one.macs * bases,

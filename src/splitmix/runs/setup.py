@@ -146,7 +146,7 @@ def set_up(
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
     own = build is not None or ":" in (config.net or task.net)
-    build = build or make_build(config, task)
+    build = build or make_build(config, net_name(config, task), task.classes)
     build = with_needs(build.on(samples_of(task, 2)) if isinstance(build, Slim) else build, given.needs)
     check_norm(config.norm, method, given, setting.budgets)
     check_attacks(given.trials, task)
@@ -160,16 +160,20 @@ def set_up(
     return setup
 
 
-def make_build(config: Config, task: TaskFacts) -> Build:
-    """The named net with what it takes of these: a user's own may take the width alone."""
+def net_name(config: Config, task: TaskFacts) -> str:
     name = config.net or task.net
     if not name:
         raise UserError(
             f"there is no net in the table for {task.kind} such as those of '{task.name}'; give one of your own, by "
             "net=module:function or as the function build(width)"
         )
+    return name
+
+
+def make_build(config: Config, name: str, classes: int) -> Build:
+    """The named net with what it takes of these: a user's own may take the width alone."""
     net = find_net(name)
-    offered: dict[str, object] = {"classes": task.classes, "rescale_layers": config.rescale_layers}
+    offered: dict[str, object] = {"classes": classes, "rescale_layers": config.rescale_layers}
     takes = signature(net).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
         return partial(net, **offered)

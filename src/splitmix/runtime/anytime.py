@@ -5,13 +5,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
 
-Mean = Callable[[Tensor], Tensor]  # logits of the first bases (base, n, class) -> (n, class)
-Votes = Callable[[int, int, Tensor], Tensor]  # first base, last base, images -> logits (base, n, class)
+Array = NDArray[Any]
+Mean = Callable[[Array], Array]  # logits of the first bases (base, n, class) -> (n, class)
+Votes = Callable[[int, int, Array], Array]  # first base, last base, images -> logits (base, n, class)
 
 
 class Pace:
@@ -46,20 +47,20 @@ class Pace:
 def gather(
     votes: Votes,
     count: int,
-    images: Tensor,
+    images: Array,
     *,
     pace: Pace,
     mean: Mean = lambda logits: logits.mean(0),
     deadline: float = math.inf,
     confidence: float = math.inf,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Array, NDArray[np.int64]]:
     """Mean logits (n, class), and how many bases each image was given (n,): at least one, at most `count`.
 
     `deadline` is a moment of `perf_counter`: a step is begun only if, by the pace so far, it ends before. `confidence`
     is a margin: an image is settled once its best class leads the second by as much, in the mean's probabilities.
     """
-    seen, used = torch.zeros(count, len(images), 1), torch.zeros(len(images), dtype=torch.int64)
-    rows, done = torch.arange(len(images)), 0  # the images that are not settled, and the bases that they have had
+    seen, used = np.zeros((count, len(images), 1), np.float32), np.zeros(len(images), np.int64)
+    rows, done = np.arange(len(images)), 0  # the images that are not settled, and the bases that they have had
     while len(rows) and done < count:
         began = perf_counter()
         most = count - done if confidence == math.inf else min(max(1, done), count - done)  # to settle, doubled
@@ -68,24 +69,32 @@ def gather(
             break
         more = max(1, more)
         found = votes(done, done + more, images[rows])
-        seen = seen if done else found.new_zeros(count, len(images), found.shape[-1])
+        seen = seen if done else np.zeros((count, len(images), found.shape[-1]), found.dtype)
         seen[done : done + more, rows] = found
         pace.learn(more, len(rows), perf_counter() - began)
         done += more
         used[rows] = done
         rows = rows[margins(mean(seen[:done, rows])) < confidence]
-    logits = torch.zeros_like(seen[0])
-    for bases in used.unique().tolist():
+    logits = np.zeros_like(seen[0])
+    for bases in np.unique(used).tolist():
         logits[used == bases] = mean(seen[:bases, used == bases])
     return logits, used
 
 
-def margins(logits: Tensor) -> Tensor:
+def margins(logits: Array) -> Array:
     """The lead of the best class over the second, in probabilities, (n,)."""
     if logits.shape[-1] < 2:
-        return torch.ones(len(logits))
-    best = logits.softmax(-1).topk(2).values
-    return best[:, 0] - best[:, 1]
+        return np.ones(len(logits))
+    best = np.sort(probabilities(logits), -1)
+    lead: Array = best[:, -1] - best[:, -2]
+    return lead
+
+
+def probabilities(logits: Array) -> Array:
+    """Softmax over the last axis."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    shares: Array = powers / powers.sum(-1, keepdims=True)
+    return shares
 
 
 def checked_deadline(value: Any) -> float:

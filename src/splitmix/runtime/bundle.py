@@ -7,26 +7,19 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import load, save
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.types import Weights
 from splitmix.runtime.about.card import CARD, card
-from splitmix.runtime.manifest import (
-    HEADER_BYTES,
-    ITEM,
-    MOST_MANIFEST,
-    Manifest,
-    TensorSpec,
-    from_bytes,
-    readable,
-    strict_json,
-    to_bytes,
-)
+from splitmix.runtime.manifest import HEADER_BYTES, ITEM, MOST_MANIFEST, Manifest, TensorSpec, from_bytes, to_bytes
+from splitmix.runtime.norms import Arrays
+from splitmix.runtime.strict import readable, strict_json
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -52,8 +45,8 @@ def read_regular(path: Path, most: int) -> bytes:
         os.close(descriptor)
 
 
-def parse_tensors(data: bytes, where: str, expected: Mapping[str, TensorSpec]) -> tuple[Weights, dict[str, str]]:
-    """Tensors as float32 from the bytes of a safetensors file that holds exactly these, and its metadata."""
+def parse_tensors(data: bytes, where: str, expected: Mapping[str, TensorSpec]) -> tuple[Arrays, dict[str, str]]:
+    """Arrays of float32 from the bytes of a safetensors file that holds exactly these, and its metadata."""
     header, metadata = parse_header(data, where)
     if header.keys() != expected.keys():
         odd = readable(sorted(header.keys() ^ expected.keys())[0])
@@ -66,13 +59,13 @@ def parse_tensors(data: bytes, where: str, expected: Mapping[str, TensorSpec]) -
         tensors = load(data)
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{where} cannot be read ({readable(error)}); fetch it again") from None
-    return {name: value.float() for name, value in tensors.items()}, metadata
+    return {name: value.astype(np.float32, copy=False) for name, value in tensors.items()}, metadata
 
 
-def check_numbers(tensors: Weights, where: str) -> None:
+def check_numbers(tensors: Mapping[str, NDArray[Any]], where: str) -> None:
     """Refuse what would give NaN."""
     for name, value in tensors.items():
-        if not torch.isfinite(value).all() or (name.endswith("running_var") and (value < 0).any()):
+        if not np.isfinite(value).all() or (name.endswith("running_var") and (value < 0).any()):
             raise UserError(
                 f"{where} has NaN, infinite or impossible numbers in '{name}' and cannot be served; make it anew"
             )
@@ -142,12 +135,12 @@ class Bundle:
             raise UserError(f"'{self.path / file_name(count)}' is missing, though {later} is there; fetch it")
         return count
 
-    def read(self, bases: Sequence[int]) -> Weights:
+    def read(self, bases: Sequence[int]) -> Arrays:
         """These bases, stacked, as float32."""
         rows = [self._read(base) for base in bases]
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        return {name: np.stack([row.pop(name) for row in rows]) for name in list(rows[0])}
 
-    def _read(self, base: int) -> Weights:
+    def _read(self, base: int) -> Arrays:
         path, said = self.path / file_name(base), self.manifest.bases[base]
         where = f"'{path}'"
         data = read_regular(path, said.bytes)
@@ -160,12 +153,11 @@ class Bundle:
         return tensors
 
 
-def base_bytes(weights: Weights, row: int, norms: set[str], storage: str) -> bytes:
+def base_bytes(entries: Mapping[str, NDArray[Any]], norms: set[str], storage: str, where: str) -> bytes:
     """The file of one base: its norms in full, the rest as `storage` says."""
-    dtype = {"float32": torch.float32, "float16": torch.float16}[storage]
-    stored = {name: value[row].to(torch.float32 if name in norms else dtype) for name, value in weights.items()}
-    check_numbers(stored, f"base {row} of the run")
-    return save({name: value.contiguous() for name, value in stored.items()})
+    stored = {name: value.astype(np.float32 if name in norms else storage) for name, value in entries.items()}
+    check_numbers(stored, where)
+    return save({name: np.ascontiguousarray(value) for name, value in stored.items()})
 
 
 def write_bundle(path: Path, manifest: Manifest, files: Sequence[bytes]) -> Bundle:

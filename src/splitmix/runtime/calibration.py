@@ -3,29 +3,23 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, ValidationError
-from safetensors.torch import save
-from torch import Tensor
+from safetensors.numpy import save
 
-from splitmix.attacks.pgd import PGD
-from splitmix.core.batches import even_batches
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.net import Net, from_moments, to_moments
-from splitmix.core.objective import Attack
-from splitmix.core.reproducible import torch_rng_for
-from splitmix.core.types import Weights
-from splitmix.core.width import Width
 from splitmix.runtime.bundle import check_numbers, parse_header, parse_tensors, read_regular
 from splitmix.runtime.images import BATCH, to_net
-from splitmix.runtime.manifest import HEADER_BYTES, ITEM, Manifest, ManifestRecord, TensorSpec, strict_json
+from splitmix.runtime.manifest import HEADER_BYTES, ITEM, Manifest, TensorSpec
+from splitmix.runtime.norms import Arrays
+from splitmix.runtime.strict import ManifestRecord, strict_json
 
 FILE = "calibration.safetensors"
 LEAST = 16  # images: fewer say too little of a channel's variance
@@ -55,43 +49,49 @@ class CalibrationRecord(ManifestRecord):
 class Calibration:
     """Statistics (base, channel) of the first bases, and what they were measured on."""
 
-    statistics: Weights
+    statistics: Arrays
     images: int
     attack: str | None  # how the images for the noisy norms were made
 
     @property
     def bases(self) -> int:
-        return next(iter(self.statistics.values())).shape[0]
+        return len(next(iter(self.statistics.values())))
 
-    def applied(self, weights: Weights) -> Weights:
+    def applied(self, weights: Arrays) -> Arrays:
         """The weights with these statistics in as many bases as it knows; those that came later keep their own."""
-        here = min(self.bases, next(iter(weights.values())).shape[0])
-        return weights | {n: torch.cat([v[:here], weights[n][here:]]) for n, v in self.statistics.items()}
+        here = min(self.bases, len(next(iter(weights.values()))))
+        return weights | {n: np.concatenate([v[:here], weights[n][here:]]) for n, v in self.statistics.items()}
 
 
-def measure_statistics(
-    net: Net, atom: Width, weights: Weights, images: NDArray[Any], attack: Attack | None
-) -> Calibration:
-    """The mean of the moments of batches: clean norms on the images, noisy norms on what an attack makes of them.
-
-    The labels that the attack leads away from are the answers of all bases together, at robust 1.
-    """
+def calibration_batches(images: NDArray[Any]) -> list[NDArray[Any]]:
+    """Images as a net takes them, in batches of about the same size."""
     if len(images) < LEAST:
         raise UserError(f"{len(images)} images are too few to calibrate on; give {LEAST} or more, 100 are plenty")
-    dual = any(".noisy." in name for name in net.statistic_names(atom))
-    moments = _mean(to_moments(net.measure(atom, weights, x)) for x in _batches(images))
-    chosen = (attack or PGD()) if dual else None
-    if chosen is not None:
-        rng = torch_rng_for(0, "calibrate")
-        made = (_attacked(net, atom, weights, x, chosen, rng) for x in _batches(images))
-        moments |= _mean(to_moments(net.measure(atom, weights, x, 1.0)) for x in made)
-    found = {name: value.float() for name, value in from_moments(moments).items()}
-    return Calibration(found, len(images), None if chosen is None else chosen.name)
+    return [to_net(piece) for piece in np.array_split(images, -(-len(images) // BATCH))]
+
+
+def mean_moments(found: Iterable[Arrays]) -> Arrays:
+    """The mean of moments over batches, with one batch in memory at a time."""
+    mean: Arrays = {}
+    for count, moments in enumerate(found, start=1):
+        for name, value in moments.items():
+            mean[name] = mean[name] + (value - mean[name]) / count if name in mean else value
+    return mean
+
+
+def variances(moments: Arrays) -> Arrays:
+    """Mean and variance of averaged moments, in single precision."""
+    found = {}
+    for name, value in moments.items():
+        stem = name.removesuffix("running_var")
+        square = np.square(moments[f"{stem}running_mean"]) if stem != name else 0.0
+        found[name] = (np.maximum(value - square, 0) if stem != name else value).astype(np.float32)
+    return found
 
 
 def write_calibration(path: Path, calibration: Calibration, manifest: Manifest) -> None:
     """One file that says which bundle it belongs to."""
-    tensors = {name: value.contiguous() for name, value in sorted(calibration.statistics.items())}
+    tensors = {name: np.ascontiguousarray(value) for name, value in sorted(calibration.statistics.items())}
     about = CalibrationRecord(
         bundle=manifest.sha256,
         bases=calibration.bases,
@@ -122,31 +122,11 @@ def read_calibration(path: Path, manifest: Manifest) -> Calibration:
     return Calibration(tensors, about.images, about.attack)
 
 
-def _batches(images: NDArray[Any]) -> Iterator[Tensor]:
-    for rows in even_batches(len(images), BATCH):
-        yield to_net(images[rows.numpy()])
-
-
-def _attacked(net: Net, atom: Width, weights: Weights, x: Tensor, attack: Attack, rng: torch.Generator) -> Tensor:
-    """Images of their own for each base, (base, n, channel, height, width), as in training."""
-    with torch.no_grad():
-        answers = net.run(atom, weights, x, 1.0).mean(0).argmax(-1)
-    return attack(lambda images: net.run(atom, weights, images, 1.0), x, answers, rng)
-
-
-def _mean(found: Iterator[Weights]) -> Weights:
-    mean: Weights = {}
-    for count, moments in enumerate(found, start=1):
-        for name, value in moments.items():
-            mean[name] = torch.lerp(mean[name], value.double(), 1 / count) if name in mean else value.double()
-    return mean
-
-
-def _hash(tensors: Weights) -> str:
+def _hash(tensors: Arrays) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].contiguous().numpy().tobytes())
+        digest.update(np.ascontiguousarray(tensors[name]).tobytes())
     return digest.hexdigest()
 
 

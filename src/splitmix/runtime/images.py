@@ -4,25 +4,25 @@ import io
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
-from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
 from splitmix.core.files import read_npz
 from splitmix.core.inputs import Kind, Scaling
 from splitmix.core.inputs.pictures import PICTURE_SUFFIXES, Pixels, read_picture
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 BATCH = 128  # images that run together: more would only take more memory
 
 
-def checked_images(x: ArrayLike | Tensor, shape: tuple[int, ...]) -> NDArray[Any]:
+def checked_images(x: "ArrayLike | Tensor", shape: tuple[int, ...]) -> NDArray[Any]:
     """(n, height, width, channels) as uint8, or as float32 in [0, 1]; a sentence for what is neither."""
-    array = x.detach().cpu().numpy() if isinstance(x, Tensor) else _as_array(x)
+    array = as_array(x)
     if array.shape[1:] != shape:
         raise UserError(f"images of shape {array.shape} given, but the model takes (n, {', '.join(map(str, shape))})")
     if array.dtype.kind not in "iuf":
@@ -42,12 +42,12 @@ def checked_images(x: ArrayLike | Tensor, shape: tuple[int, ...]) -> NDArray[Any
 
 
 def checked_inputs(
-    x: ArrayLike | Tensor, shape: tuple[int, ...], kind: Kind = "image", scaling: Scaling | None = None
+    x: "ArrayLike | Tensor", shape: tuple[int, ...], kind: Kind = "image", scaling: Scaling | None = None
 ) -> NDArray[Any]:
     """Samples of any kind, checked, and scaled as in training."""
     if kind == "image":
         return checked_images(x, shape)
-    array = x.detach().cpu().numpy() if isinstance(x, Tensor) else _as_array(x)
+    array = as_array(x)
     if array.shape[1:] != shape:
         raise UserError(f"samples of shape {array.shape} given, but the model takes (n, {', '.join(map(str, shape))})")
     if array.dtype.kind not in ("iu" if kind == "tokens" else "iuf"):
@@ -59,9 +59,12 @@ def checked_inputs(
     return scaling(array) if scaling else array if array.dtype == np.uint8 else array.astype(np.float32)
 
 
-def to_net(images: NDArray[Any]) -> Tensor:
-    """Checked images as a net takes them: float in [0, 1], (n, channel, height, width)."""
-    return as_images(torch.from_numpy(np.ascontiguousarray(images)))
+def to_net(samples: NDArray[Any]) -> NDArray[Any]:
+    """Checked samples as a net takes them: tokens as they are, all else as float, images with their channels first."""
+    if samples.dtype == np.int64:
+        return samples
+    first = samples.transpose(0, 3, 1, 2) if samples.ndim == 4 else samples
+    return np.ascontiguousarray(first / np.float32(255) if first.dtype == np.uint8 else first, np.float32)
 
 
 def picture_from_pixels(value: Any, shape: Sequence[int]) -> Pixels:
@@ -110,7 +113,10 @@ def read_images(folder: Path, shape: Sequence[int], most: int) -> NDArray[Any]:
     return np.concatenate(arrays)[_spread(range(sum(map(len, arrays))), most)]
 
 
-def _as_array(x: ArrayLike) -> NDArray[Any]:
+def as_array(x: "ArrayLike | Tensor") -> NDArray[Any]:
+    """What a user gives, be it a tensor; what has no one shape is refused."""
+    if hasattr(x, "detach"):
+        return np.asarray(x.detach().cpu().numpy())
     try:
         return np.asarray(x)
     except ValueError:

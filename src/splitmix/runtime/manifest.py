@@ -7,51 +7,64 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from splitmix.core.errors import UserError, printable
-from splitmix.core.net import Build, Net
+from splitmix.core.errors import UserError
+from splitmix.core.inputs import Kind, Scaling
 from splitmix.core.width import Width
-from splitmix.nets import NETS
-from splitmix.nets.cost import weightless
+from splitmix.runtime.graph.record import Graph
+from splitmix.runtime.strict import ManifestRecord, Name, Text, strict_json, what_is_wrong
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    from splitmix.core.net import Build
+
+NAMED, GRAPHED = 1, 2  # schemas: the net by its name in our table, or also as a graph
 MOST_BYTES = 2 << 30  # of all bases together
 MOST_MANIFEST = 4 << 20
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # texts of a bundle may be shown in a terminal
 HEADER_BYTES = 64 << 10  # bytes that the header of a base's file may take
 
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
-Text = Annotated[str, Field(max_length=2000, pattern=PRINTABLE)]
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 UnitShare = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 NormKind = Literal["global", "tracked"]
 Storage = Literal["float32", "float16"]
+PIXELS: Literal["uint8 divided by 255, or float from 0 to 1"] = "uint8 divided by 255, or float from 0 to 1"
 TensorSpec = tuple[tuple[int, ...], str]  # shape and type of a tensor, as safetensors names it
 ITEM = {"F32": 4, "F16": 2}  # bytes of a number
+STORED = {"float32": "F32", "float16": "F16"}
 WidthText = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}(/[1-9][0-9]{0,2})?$")]
 
 
-class ManifestRecord(BaseModel):
-    """Part of a manifest: no other keys, no other types, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
-
-
 class NetRecord(ManifestRecord):
-    """A net by its name in our table, and what it is built with."""
+    """The name of a net, and what it is built with if it is one of our table."""
 
     name: Name
     classes: Annotated[int, Field(ge=1, le=10_000)]
     dual: bool
     rescale_layers: bool
 
-    def build(self) -> Build:
-        """The function that makes it at a width; only nets of our table can be named."""
+    def build(self) -> "Build":
+        """The function that makes it at a width; only nets of our table can be named, and PyTorch is needed."""
+        try:
+            from splitmix.nets import NETS
+        except ImportError:
+            raise UserError("this needs PyTorch, which is not installed; install torch, or do it elsewhere") from None
+        if self.name not in NETS:
+            raise UserError(
+                f"its net '{self.name}' is none of {', '.join(NETS)}, and nothing is imported because a bundle "
+                "says so; without its code a bundle with a graph runs on ONNX Runtime"
+            )
         return partial(NETS[self.name], classes=self.classes, dual=self.dual, rescale_layers=self.rescale_layers)
+
+
+class ScalingRecord(ManifestRecord):
+    """Mean and deviation of each feature in training: what is given to the model is scaled by them."""
+
+    mean: Annotated[list[float], Field(max_length=1 << 20)]
+    deviation: Annotated[list[Annotated[float, Field(gt=0)]], Field(max_length=1 << 20)]
+    columns: Annotated[list[Text], Field(max_length=1 << 20)] = Field(default_factory=list)
 
 
 class BaseRecord(ManifestRecord):
@@ -105,8 +118,9 @@ class Manifest(ManifestRecord):
     schema_version: Annotated[int, Field(alias="schema")]
     net: NetRecord
     atom: WidthText
-    image: Annotated[list[Annotated[int, Field(ge=1, le=2048)]], Field(min_length=3, max_length=3)]
-    pixels: Literal["uint8 divided by 255, or float from 0 to 1"] = "uint8 divided by 255, or float from 0 to 1"
+    sample: Kind = "image"
+    image: Annotated[list[Annotated[int, Field(ge=1, le=1 << 20)]], Field(min_length=1, max_length=3)]
+    pixels: Literal["uint8 divided by 255, or float from 0 to 1", "none"] = PIXELS
     classes: Annotated[list[Name], Field(max_length=10_000)]
     norm: NormKind
     norm_text: Text
@@ -115,6 +129,8 @@ class Manifest(ManifestRecord):
     costs: Annotated[list[CostRecord], Field(max_length=64)]
     table: TableRecord
     times: dict[WidthText, list[Annotated[int, Field(ge=0, le=1000)]]] = Field(default_factory=dict)
+    graph: Graph | None = None  # of one base
+    scaling: ScalingRecord | None = None  # of features
     trained: dict[Name, Text]
     versions: dict[Name, Name]
     sha256: Sha = "0" * 64  # of all the rest
@@ -132,23 +148,33 @@ class Manifest(ManifestRecord):
     @property
     def unsaid(self) -> set[str]:
         """Keys that its file leaves out: older versions read a bundle whose bases all count alike."""
-        return set() if self.times else {"times"}
+        later = {"scaling"} if self.graph else {"graph", "sample", "scaling"}
+        later -= {"scaling"} if self.scaling else set()
+        return later if self.times else later | {"times"}
 
     def shares(self, bases: int) -> tuple[float, ...]:
         """What each of the first bases counts in their mean; nothing, if all count alike."""
         times = self.times.get(str(self.width * bases), [])
         return tuple(count / sum(times) for count in times)
 
+    def scale(self) -> Scaling | None:
+        """What features go through before the net sees them."""
+        said = self.scaling
+        return None if said is None else Scaling(tuple(said.mean), tuple(said.deviation), tuple(said.columns))
+
     def cost(self, width: Width) -> CostRecord:
         return self.costs[int(width / self.width) - 1]
 
-    def build(self) -> Build:
+    def build(self) -> "Build":
         """The function that makes its net at a width."""
         return self.net.build()
 
     def entries(self) -> dict[str, TensorSpec]:
         """Shape and type of every entry of one base; nothing is allocated to find out."""
-        return _entries(self.net, self.width, self.storage)
+        if self.graph is None:
+            return _entries(self.net, self.width, self.storage)
+        norms, rest = self.graph.norm_entries(), STORED[self.storage]
+        return {name: (tuple(shape), "F32" if name in norms else rest) for name, shape in self.graph.entries.items()}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Manifest":
@@ -160,20 +186,43 @@ class Manifest(ManifestRecord):
 
 @lru_cache(maxsize=16)
 def _entries(net: NetRecord, atom: Width, storage: str) -> dict[str, TensorSpec]:
-    made = Net(weightless(net.build()))
+    build = net.build()
+    from splitmix.core.net import Net
+    from splitmix.nets.cost import weightless
+
+    made = Net(weightless(build))
     norms = made.norm_names(atom)  # always in full
-    rest = {"float32": "F32", "float16": "F16"}[storage]
-    return {name: (tuple(shape), "F32" if name in norms else rest) for name, shape in made.shapes(atom).items()}
+    return {
+        name: (tuple(shape), "F32" if name in norms else STORED[storage]) for name, shape in made.shapes(atom).items()
+    }
 
 
 def _check_schema(said: Manifest) -> None:
-    if said.schema_version != SCHEMA:
-        raise ValueError(f"its schema is {said.schema_version}, but this version of splitmix reads {SCHEMA}")
+    if said.schema_version not in (NAMED, GRAPHED):
+        raise ValueError(f"its schema is {said.schema_version}, but this version of splitmix reads up to {GRAPHED}")
+    if (said.graph is not None) != (said.schema_version == GRAPHED):
+        raise ValueError(f"its schema is {said.schema_version}, and only one of {GRAPHED} has a graph")
 
 
 def _check_net(said: Manifest) -> None:
-    if said.net.name not in NETS:
-        raise ValueError(f"its net '{said.net.name}' is none of {', '.join(NETS)}; nets of one's own are not bundled")
+    if said.sample == "image" and (len(said.image) != 3 or max(said.image) > 2048):
+        raise ValueError("its images have no height, width and channels of at most 2048")
+    if said.scaling and not [len(said.scaling.mean)] == [len(said.scaling.deviation)] == said.image:
+        raise ValueError("its scaling is not one of its features")
+    if said.graph is None:
+        _check_named(said)
+        return
+    sample = said.image[-1:] + said.image[:-1] if len(said.image) == 3 else said.image  # channels first
+    if said.graph.sample != sample or said.graph.whole != (said.sample == "tokens"):
+        raise ValueError(f"its samples of {said.image} do not fit its graph, which takes {said.graph.sample}")
+    if (said.graph.classes, said.graph.dual) != (said.net.classes, said.net.dual):
+        raise ValueError("its graph has another number of classes, or another dial")
+
+
+def _check_named(said: Manifest) -> None:
+    said.net.build()
+    from splitmix.nets import NETS
+
     own: tuple[int, ...] = NETS[said.net.name].image  # type: ignore[attr-defined]
     if tuple(said.image) != own and not (getattr(NETS[said.net.name], "any_size", False) and said.image[2] == own[2]):
         raise ValueError(f"its images of {said.image} do not fit the net {said.net.name}, which takes {own}")
@@ -226,9 +275,19 @@ def _check_times(said: Manifest) -> None:
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """The manifest as a file, with the hash of the rest in it."""
+    """The manifest as a file, with the hash of the rest in it; a graph has a line for each of its steps."""
     said = manifest.model_dump(mode="json", by_alias=True, exclude=manifest.unsaid)
-    return (json.dumps({**said, "sha256": digest(said)}, indent=1) + "\n").encode()
+    text = json.dumps({**said, "sha256": digest(said), **({"graph": 0} if manifest.graph else {})}, indent=1) + "\n"
+    return text.replace('\n "graph": 0', f'\n "graph": {_lines(said.get("graph"))}', 1).encode()
+
+
+def _lines(said: Any, deep: int = 2) -> str:
+    """JSON with the first levels one below the other, and the rest in one line."""
+    if not deep or not said or not isinstance(said, dict | list):
+        return json.dumps(said)
+    if isinstance(said, list):
+        return "[\n" + ",\n".join(f"   {_lines(value, deep - 1)}" for value in said) + "]"
+    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_lines(value, deep - 1)}" for key, value in said.items()) + "}"
 
 
 def from_bytes(data: bytes, where: str) -> Manifest:
@@ -237,8 +296,8 @@ def from_bytes(data: bytes, where: str) -> Manifest:
     if not isinstance(said, dict):
         raise UserError(f"{where} is not a bundle's manifest; fetch it again")
     schema = said.get("schema")
-    if type(schema) is int and 0 < schema < 1000 and schema != SCHEMA:
-        raise UserError(f"{where} has schema {schema}, but this version of splitmix reads {SCHEMA}")
+    if type(schema) is int and GRAPHED < schema < 1000:
+        raise UserError(f"{where} has schema {schema}, but this version of splitmix reads up to {GRAPHED}")
     try:
         if said.get("sha256") != digest(said):
             raise UserError(f"{where} is damaged: it does not match its own hash; fetch it again")
@@ -253,39 +312,3 @@ def digest(said: Mapping[str, object]) -> str:
     """The hash of a manifest: of all its keys but the hash itself, whatever the spaces between them."""
     rest = {key: value for key, value in said.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def strict_json(data: bytes | str, where: str) -> Any:
-    """JSON without what parsers disagree on: keys given twice, NaN, endless nesting."""
-    try:
-        return json.loads(
-            data.decode() if isinstance(data, bytes) else data, object_pairs_hook=_unique, parse_constant=_refuse
-        )
-    except RecursionError:
-        raise UserError(f"{where} is nested too deeply; fetch it again") from None
-    except ValueError as error:  # no UTF-8, no JSON, a key twice
-        raise UserError(f"{where} cannot be read ({readable(error)}); fetch it again") from None
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
-
-
-def readable(said: object) -> str:
-    """What a file from outside says, fit for one sentence."""
-    return printable(str(said)[:200])
-
-
-def what_is_wrong(error: ValidationError) -> str:
-    """The first thing that does not fit, in a few words."""
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    place = readable(".".join(map(str, first["loc"])))
-    said = readable(first["msg"].removeprefix("Value error, "))
-    return f"{place}: {said[0].lower()}{said[1:]}" if place else said

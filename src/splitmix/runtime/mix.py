@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +11,7 @@ from splitmix.core.types import Weights
 from splitmix.core.width import Width
 from splitmix.nets.cost import weightless
 from splitmix.nets.layers import Linear, Norm
+from splitmix.runtime.norms import Arrays, affine
 
 TWINS = ("clean", "noisy")
 
@@ -71,7 +73,11 @@ class Mixer:
     def __init__(self, build: Build, atom: Width) -> None:
         self.skeleton = weightless(build)(atom).eval()
 
-    def fold(self, weights: Weights) -> Weights:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every entry of one base."""
+        return {name: tuple(value.shape[1:]) for name, value in self.skeleton.state_dict().items()}
+
+    def fold(self, weights: Arrays) -> Arrays:
         """Stacked entries, each norm as its affine map: `scale` and `shift`, and how they rise on the way to noisy."""
         folded = dict(weights)
         for prefix, layer in self.skeleton.named_modules():
@@ -79,23 +85,17 @@ class Mixer:
                 continue
             own = {name: folded.pop(name) for name in weights if name.startswith(f"{prefix}.")}
             twins = [twin for twin in TWINS if getattr(layer, twin) is not None]
-            (a, b), *noisy = (_affine(own, f"{prefix}.{twin}.", getattr(layer, twin).eps) for twin in twins)
-            folded |= {f"{prefix}.scale": a.float(), f"{prefix}.shift": b.float()}
+            (a, b), *noisy = (affine(own, f"{prefix}.{twin}", getattr(layer, twin).eps) for twin in twins)
+            made = {"scale": a, "shift": b}
             for a1, b1 in noisy:
-                folded |= {f"{prefix}.scale_rise": (a1 - a).float(), f"{prefix}.shift_rise": (b1 - b).float()}
+                made |= {"scale_rise": a1 - a, "shift_rise": b1 - b}
+            folded |= {f"{prefix}.{name}": value.astype(np.float32) for name, value in made.items()}
         return folded
 
-    def mix(self, folded: Weights) -> Mix:
-        """All bases in what `fold` gave, or in a slice of it."""
-        return Mix(_filled(self.skeleton, "", folded), next(iter(folded.values())).shape[0]).eval()
-
-
-def _affine(entries: Weights, prefix: str, eps: float) -> tuple[Tensor, Tensor]:
-    """The map a*x + b that a norm is with its own statistics, in double precision."""
-    names = ("weight", "bias", "running_mean", "running_var")
-    weight, bias, mean, var = (entries[prefix + name].double() for name in names)
-    a = weight * torch.rsqrt(var + eps)
-    return a, bias - a * mean
+    def mix(self, folded: Arrays) -> Mix:
+        """All bases in what `fold` gave, or in a slice of it; the numbers are shared, not copied."""
+        entries = {name: torch.from_numpy(value) for name, value in folded.items()}
+        return Mix(_filled(self.skeleton, "", entries), len(next(iter(entries.values())))).eval()
 
 
 def _filled(module: nn.Module, prefix: str, folded: Weights) -> nn.Module:

@@ -3,28 +3,32 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from splitmix.core.errors import UserError
-from splitmix.core.net import Net
-from splitmix.core.objective import Attack
-from splitmix.core.types import Weights
 from splitmix.core.width import Width, check_multiple, parse_dial, parse_width
-from splitmix.runtime.anytime import Pace, checked_confidence, checked_deadline, gather
+from splitmix.runtime.anytime import checked_confidence, checked_deadline, gather, probabilities
 from splitmix.runtime.bundle import Bundle, file_name
-from splitmix.runtime.calibration import FILE, Calibration, measure_statistics, read_calibration, write_calibration
-from splitmix.runtime.images import BATCH, checked_images, to_net
+from splitmix.runtime.calibration import FILE, Calibration, calibration_batches, read_calibration, write_calibration
+from splitmix.runtime.held import Bases, Held, as_tensor, open_bases, usual_backend
+from splitmix.runtime.images import checked_inputs, to_net
 from splitmix.runtime.manifest import Manifest
-from splitmix.runtime.mix import Mix, Mixer
+from splitmix.runtime.norms import Arrays
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from splitmix.core.objective import Attack
+    from splitmix.runtime.mix import Mix
+    from splitmix.runtime.torch_bases import TorchBases
 
 WidthLike = Width | str | float
 
@@ -52,35 +56,6 @@ class Prediction:
         return float(self.bases.mean()) if len(self.bases) else 0.0
 
 
-@dataclass(frozen=True)
-class Held:
-    """Bases in memory; replaced as a whole, never changed, so that a call sees one of them from end to end."""
-
-    mixer: Mixer
-    weights: Weights  # as the bundle has them
-    calibration: Calibration | None
-    folded: Weights
-    mixes: dict[tuple[int, int], Mix] = field(default_factory=dict)
-    pace: Pace = field(default_factory=Pace)
-
-    @classmethod
-    def of(cls, mixer: Mixer, weights: Weights, calibration: Calibration | None) -> "Held":
-        held = cls(mixer, weights, calibration, mixer.fold(calibration.applied(weights) if calibration else weights))
-        for bases in range(1, held.count + 1):
-            held.mix(0, bases)  # so that turning the dial makes nothing
-        return held
-
-    @property
-    def count(self) -> int:
-        return next(iter(self.weights.values())).shape[0]
-
-    def mix(self, start: int, stop: int) -> Mix:
-        """The bases of a range; each mix is made once, and shares the tensors of all others."""
-        if (start, stop) not in self.mixes:
-            self.mixes[start, stop] = self.mixer.mix({name: v[start:stop] for name, v in self.folded.items()})
-        return self.mixes[start, stop]
-
-
 _dials: ContextVar[Mapping[int, Dial]] = ContextVar("dials")  # by the id of a model that is alive
 
 
@@ -88,41 +63,52 @@ class Model:
     """A trained model whose width and robustness can be turned at any moment; threads may share it.
 
     Images are given as in training: (n, height, width, channels), uint8 or float from 0 to 1.
+
+    Logits are tensors of PyTorch where that is installed, and numpy arrays where it is not; predictions are always
+    numpy. Both are the same on either backend.
     """
 
-    def __init__(self, bundle: Bundle, bases: int, calibration: Calibration | None = None) -> None:
+    def __init__(self, bundle: Bundle, bases: int, calibration: Calibration | None = None, backend: str = "") -> None:
         self.bundle = bundle
         self.default = Dial()
         self._turning, self._changing = Lock(), Lock()
+        self._twins: tuple[Held, Bases] | None = None
         weights = bundle.read(range(bases))  # first of all: it refuses what is damaged
-        self._held = Held.of(Mixer(bundle.manifest.build(), bundle.manifest.width), weights, calibration)
+        self._held = Held.of(open_bases(bundle.manifest, weights, backend), calibration)
 
     @classmethod
     def load(
-        cls, path: str | Path, *, width: WidthLike | None = None, calibration: bool | str | Path = False
+        cls,
+        path: str | Path,
+        *,
+        width: WidthLike | None = None,
+        calibration: bool | str | Path = False,
+        backend: str | None = None,
     ) -> "Model":
         """The model of a bundle: all bases that have arrived, or, to save memory, those of a width.
 
         With `calibration` it starts with statistics that `save_calibration` left beside the bundle, or in a file.
+        It runs on the `backend` "onnx" (ONNX Runtime) where that is installed and the bundle has a graph, or else on
+        "torch" (PyTorch).
         """
         bundle = Bundle.open(path)
         there = bundle.arrived()
         if not there:
             raise UserError(f"'{bundle.path}' has no bases yet; fetch {file_name(0)} first")
         bases = there if width is None else bases_of(width, bundle.manifest.width, there)
+        chosen = usual_backend(bundle.manifest) if backend is None else backend
         if calibration is False:
-            return cls(bundle, bases)
+            return cls(bundle, bases, None, chosen)
         file = bundle.path / FILE if calibration is True else Path(calibration)
-        return cls(bundle, bases, read_calibration(file, bundle.manifest))
+        return cls(bundle, bases, read_calibration(file, bundle.manifest), chosen)
 
     def refresh(self) -> tuple[Width, ...]:
         """Take in the bases that have arrived since; the widths that can be served now."""
         with self._changing:
             held, there = self._held, self.bundle.arrived()
-            if there > held.count:
-                new = self.bundle.read(range(held.count, there))
-                weights = {name: torch.cat([value, new[name]]) for name, value in held.weights.items()}
-                self._held = Held.of(held.mixer, weights, held.calibration)
+            if there > held.bases.count:
+                new = self.bundle.read(range(held.bases.count, there))
+                self._held = Held.of(held.bases.joined(new), held.calibration)
         return self.widths
 
     # --- what it is ---
@@ -139,7 +125,7 @@ class Model:
     @property
     def widths(self) -> tuple[Width, ...]:
         """The widths that can be served now."""
-        return self.manifest.widths[: self._held.count]
+        return self.manifest.widths[: self._held.bases.count]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -148,8 +134,13 @@ class Model:
 
     @property
     def image(self) -> tuple[int, ...]:
-        """Height, width and channels of the images it takes."""
+        """Height, width and channels of the images it takes, or the shape of other samples."""
         return tuple(self.manifest.image)
+
+    @property
+    def backend(self) -> str:
+        """What it runs on: "onnx" or "torch"."""
+        return self._held.bases.backend
 
     @property
     def dual(self) -> bool:
@@ -184,25 +175,27 @@ class Model:
 
     # --- predictions ---
 
-    def __call__(self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float | None = None) -> Tensor:
-        """Logits (n, class): the mean of those of the bases."""
+    def __call__(
+        self, x: "ArrayLike | Tensor", width: WidthLike | None = None, robust: float | None = None
+    ) -> "Tensor":
+        """Logits (n, class): the mean of those of the bases; a numpy array where PyTorch is not installed."""
         return self.mean(self.logits_by_base(x, width, robust))
 
-    def mean(self, votes: Tensor) -> Tensor:
+    def mean(self, votes: Any) -> Any:
         """Logits (n, class) of the votes of the first bases, (base, n, class): their mean, by the bundle's shares."""
         shares = self.manifest.shares(len(votes))
-        return torch.tensordot(votes.new_tensor(shares), votes, 1) if shares else votes.mean(0)
+        return sum(share * vote for share, vote in zip(shares, votes, strict=True)) if shares else votes.mean(0)
 
     def logits_by_base(
-        self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float | None = None
-    ) -> Tensor:
+        self, x: "ArrayLike | Tensor", width: WidthLike | None = None, robust: float | None = None
+    ) -> "Tensor":
         """The votes of the single bases, (base, n, class)."""
         held, bases, strength = self._chosen(width, robust)
-        return run(held.mix(0, bases), self._images(x), strength)
+        return as_tensor(held.votes(0, bases, self._samples(x), strength))
 
     def predict(
         self,
-        x: ArrayLike | Tensor,
+        x: "ArrayLike | Tensor",
         *,
         width: WidthLike | None = None,
         robust: float | None = None,
@@ -218,27 +211,34 @@ class Model:
         held, bases, strength = self._chosen(width, robust)
         deadline = inf if deadline_ms is None else began + 1e-3 * checked_deadline(deadline_ms)
         margin = inf if confidence is None else checked_confidence(confidence)
-        images = self._images(x)
+        samples = self._samples(x)
         if deadline == margin == inf:
-            logits = self.mean(run(held.mix(0, bases), images, strength))
-            used = torch.full((len(images),), bases)
+            logits, used = self.mean(held.votes(0, bases, samples, strength)), np.full(len(samples), bases)
         else:
             logits, used = gather(
-                lambda start, stop, some: run(held.mix(start, stop), some, strength),
+                lambda start, stop, some: held.votes(start, stop, some, strength),
                 bases,
-                images,
+                samples,
                 mean=self.mean,
                 pace=held.pace,
                 deadline=deadline,
                 confidence=margin,
             )
-        shares = logits.softmax(-1).numpy()
-        return Prediction(shares.argmax(-1), shares, used.numpy(), 1e3 * (perf_counter() - began))
+        shares = probabilities(logits)
+        return Prediction(shares.argmax(-1), shares, used, 1e3 * (perf_counter() - began))
 
-    def mix(self, width: WidthLike | None = None) -> Mix:
-        """The bases of a width as a module: images (n, channel, height, width) in [0, 1] to logits (base, n, class)."""
+    def bytes(self, width: WidthLike | None = None) -> int:
+        """Memory of a width: its weights, and the most that lives at once while one image runs."""
         held, bases, _ = self._chosen(width, None)
-        return held.mix(0, bases)
+        return held.bases.bytes(bases)
+
+    def mix(self, width: WidthLike | None = None) -> "Mix":
+        """The bases of a width as a module: images (n, channel, height, width) in [0, 1] to logits (base, n, class).
+
+        It needs PyTorch and a net of ours; gradients flow through it to the images.
+        """
+        held, bases, _ = self._chosen(width, None)
+        return self._in_torch(held).mix(0, bases)
 
     # --- a device's own images ---
 
@@ -247,22 +247,31 @@ class Model:
         """What it was calibrated on here, if it was."""
         return self._held.calibration
 
-    def calibrate(self, x: ArrayLike | Tensor, *, attack: Attack | None = None) -> None:
+    def calibrate(self, x: "ArrayLike | Tensor", *, attack: "Attack | None" = None) -> None:
         """Adapt the norms of all bases, and so of all widths, to unlabelled images of this device.
 
-        Noisy norms are measured on attacked images, by the attack of training (7-step PGD) if no other is given. Calls
-        of other threads go on with the old statistics until it is done.
+        Noisy norms are measured on attacked images, by the attack of training (7-step PGD) if no other is given; that
+        needs PyTorch and a net of ours. Calls of other threads go on with the old statistics until it is done.
         """
-        images = checked_images(x, self.image)
+        samples = checked_inputs(x, self.image, self.manifest.sample, self.manifest.scale())
+        batches, graph = calibration_batches(samples), self.manifest.graph
         with self._changing:
-            held = self._held
-            found = measure_statistics(Net(self.manifest.build()), self.atom, held.weights, images, attack)
-            self._held = Held.of(held.mixer, held.weights, found)
+            held, said = self._held, None
+            if graph is not None and not graph.norms:
+                raise UserError("this model has no batch norms, so there is nothing to calibrate")
+            if graph is not None and held.bases.backend == "onnx" and not self.dual:
+                from splitmix.runtime.onnx_bases import measured
+
+                statistics = measured(graph, self.bundle.read(range(held.bases.count)), batches)
+            else:
+                statistics, said = self._measured_in_torch(held, batches, attack)
+            found = Calibration(statistics, len(samples), said)
+            self._held = Held.of(held.bases, found)
 
     def uncalibrate(self) -> None:
         """Back to the statistics of the bundle."""
         with self._changing:
-            self._held = Held.of(self._held.mixer, self._held.weights, None)
+            self._held = Held(self._held.bases.calibrated(None))
 
     def save_calibration(self, path: str | Path | None = None) -> Path:
         """Keep the calibration beside the bundle, or elsewhere; `load` takes it up if asked to."""
@@ -275,7 +284,7 @@ class Model:
     # --- inside ---
 
     def _turned(self, dial: Dial, width: WidthLike | None, robust: float | None) -> Dial:
-        chosen = dial.width if width is None else self.atom * bases_of(width, self.atom, self._held.count)
+        chosen = dial.width if width is None else self.atom * bases_of(width, self.atom, self._held.bases.count)
         strength = dial.robust if robust is None else parse_dial(robust)
         if strength and not self.dual:
             raise UserError(
@@ -286,19 +295,29 @@ class Model:
 
     def _chosen(self, width: WidthLike | None, robust: float | None) -> tuple[Held, int, float]:
         dial, held = self._turned(self.current, width, robust), self._held
-        return held, held.count if dial.width is None else int(dial.width / self.atom), dial.robust
+        return held, held.bases.count if dial.width is None else int(dial.width / self.atom), dial.robust
 
-    def _images(self, x: ArrayLike | Tensor) -> Tensor:
-        return to_net(checked_images(x, self.image))
+    def _samples(self, x: "ArrayLike | Tensor") -> NDArray[Any]:
+        return to_net(checked_inputs(x, self.image, self.manifest.sample, self.manifest.scale()))
 
+    def _in_torch(self, held: Held) -> "TorchBases":
+        """The same bases on PyTorch; if they run elsewhere, they are read once more and kept."""
+        if not self._twins or self._twins[0] is not held:
+            bases = held.bases
+            if bases.backend != "torch":
+                bases = open_bases(self.manifest, self.bundle.read(range(bases.count)), "torch")
+                bases = bases.calibrated(held.calibration) if held.calibration else bases
+            self._twins = (held, bases)
+        return self._twins[1]  # type: ignore[return-value]
 
-def run(mix: Mix, images: Tensor, robust: float) -> Tensor:
-    """Logits (base, n, class), a batch at a time."""
-    with torch.no_grad():
-        logits = torch.cat([mix(batch, robust) for batch in images.split(BATCH)], 1)
-    if not torch.isfinite(logits).all():
-        raise UserError("the model's numbers overflow on these images; bundle another run")
-    return logits
+    def _measured_in_torch(
+        self, held: Held, batches: list[NDArray[Any]], attack: "Attack | None"
+    ) -> tuple[Arrays, str | None]:
+        weights = self._in_torch(held).weights
+        from splitmix.core.net import Net
+        from splitmix.runtime.torch_bases import measured
+
+        return measured(Net(self.manifest.build()), self.atom, weights, batches, attack)
 
 
 def bases_of(width: WidthLike, atom: Width, there: int) -> int:

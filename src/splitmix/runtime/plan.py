@@ -3,16 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.net import Build
 from splitmix.core.width import Width
-from splitmix.nets.cost import Image, cost, training_bytes
 from splitmix.runtime.model import Dial, Model
 from splitmix.runtime.probe import Measured, probe
+
+if TYPE_CHECKING:
+    from splitmix.core.net import Build
 
 PREFERENCES = ("clean", "robust", "latency")
 
@@ -146,8 +147,10 @@ def all_options(model: Model, measured: Sequence[Measured]) -> tuple[DialOption,
     return tuple(options)
 
 
-def bases_that_fit(build: Build, atom: Width, image: Image, *, max_mb: float, batch: int = 32) -> int:
+def bases_that_fit(build: "Build", atom: Width, image: tuple[int, ...], *, max_mb: float, batch: int = 32) -> int:
     """How many bases a client can train at once in so much memory; see `training_bytes` for what is counted."""
+    from splitmix.nets.cost import cost, training_bytes
+
     one = cost(build, atom, image)
     return min(int(1 / atom), int(1e6 * max_mb // training_bytes(one.parameters, one.activations, batch)))
 

@@ -4,24 +4,20 @@ import hashlib
 import json
 import os
 import platform
-import weakref
-from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from statistics import quantiles
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width
-from splitmix.nets.cost import OperatorWatcher
 from splitmix.runtime.model import Model
 
 SECONDS = 2.0  # of measuring, for all widths together
@@ -37,8 +33,8 @@ class Measured(BaseModel):
     Whatever else the device does only adds to the time: the quick quarter is that of the model, the slow tenth shows
     how busy the device was.
 
-    Memory is the weights of the bases and the most that lives at once while they run, without Python and PyTorch
-    themselves. A device that loads only the bases of this width needs no more.
+    Memory is the weights of the bases and the most that lives at once while they run, without Python and the
+    runtime themselves. A device that loads only the bases of this width needs no more.
     """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
@@ -62,13 +58,13 @@ def probe(model: Model, *, fresh: bool = False) -> tuple[Measured, ...]:
     known = {} if fresh else _remembered(place)
     if any(width not in known for width in model.widths):
         known |= {found.width: found for found in measure_widths(model)}
-        _remember(place, list(known.values()))
+        _remember(place, list(known.values()), model.backend)
     return tuple(known[width] for width in model.widths)
 
 
 def measure_widths(model: Model, *, seconds: float = SECONDS) -> list[Measured]:
     """Measure every width, all of them in each round, so that whatever else the device does slows each alike."""
-    image = np.random.default_rng(0).integers(0, 256, (1, *model.image), dtype=np.uint8)
+    image = blank_sample(model)
     robust = 0.5 if model.dual else 0.0  # a blend costs most
     times: dict[Width, list[float]] = {width: [] for width in model.widths}
     for width in model.widths:
@@ -88,56 +84,40 @@ def measure_widths(model: Model, *, seconds: float = SECONDS) -> list[Measured]:
     return found
 
 
+def blank_sample(model: Model) -> NDArray[np.uint8]:
+    """One sample that every model takes: zeros, be they pixels, numbers or tokens."""
+    return np.zeros((1, *model.image), np.uint8)
+
+
 def memory_mb(model: Model, width: Width) -> float:
     """Weights of a width's bases, and the most that lives at once while one image runs."""
-    mix = model.mix(width)
-    held = [*mix.parameters(), *mix.buffers()]
-    height, across, channels = model.image
-    with torch.no_grad(), Living(held) as living:
-        mix(torch.zeros(1, channels, height, across), 0.5 if model.dual else 0.0)
-    return (sum(value.numel() * value.element_size() for value in held) + living.most) / 1e6
+    return model.bytes(width) / 1e6
 
 
-class Living(OperatorWatcher):
-    """Counts the bytes of tensors that live at the same time; `most` is their peak."""
-
-    def __init__(self, known: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.now = self.most = 0
-        self._seen = {value.untyped_storage()._cdata for value in known}  # weights: they live anyway
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for value in tree_leaves(made):
-            if isinstance(value, Tensor) and (storage := value.untyped_storage())._cdata not in self._seen:
-                self._seen.add(storage._cdata)
-                self.now += storage.nbytes()
-                weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
-        self.most = max(self.most, self.now)
-        return made
-
-    def _gone(self, storage: int, size: int) -> None:
-        self._seen.discard(storage)
-        self.now -= size
-
-
-def device() -> dict[str, str | int]:
-    """What decides how fast a model runs here."""
+def device(backend: str) -> dict[str, str | int]:
+    """What decides how fast a model runs here, on ONNX Runtime ("onnx") or PyTorch ("torch")."""
     return {
         "machine": platform.machine(),
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
         "name": platform.node(),
+        **_runtime(backend),
     }
+
+
+def _runtime(backend: str) -> dict[str, str | int]:
+    if backend == "onnx":
+        return {"threads": 1, "onnxruntime": version("onnxruntime")}
+    import torch
+
+    return {"threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
 def cache_file(model: Model) -> Path:
     """Where this device remembers what it measured of this bundle: never in the bundle, which may be read-only."""
     homes = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (never an error)
     home = os.environ.get("SPLITMIX_CACHE") or Path(homes) / "splitmix"
-    here = hashlib.sha256(json.dumps(device(), sort_keys=True).encode()).hexdigest()
+    here = hashlib.sha256(json.dumps(device(model.backend), sort_keys=True).encode()).hexdigest()
     return Path(home) / "probe" / f"{model.manifest.sha256[:16]}-{here[:16]}.json"
 
 
@@ -158,7 +138,7 @@ def _remembered(place: Path) -> dict[Width, Measured]:
         return {}
 
 
-def _remember(place: Path, rows: list[Measured]) -> None:
-    kept = ProbeFile(device=device(), rows=rows).model_dump(mode="json")
+def _remember(place: Path, rows: list[Measured], backend: str) -> None:
+    kept = ProbeFile(device=device(backend), rows=rows).model_dump(mode="json")
     with suppress(UserError):  # a device without a disk measures anew each time
         write_atomically(place, json.dumps(kept, indent=1).encode())

@@ -134,7 +134,7 @@ class Service:
             return self.model.mean(mix(x, robust))
 
         rng = torch.Generator().manual_seed(0)  # the same question has the same answer
-        made = self.attack(predict, to_net(pixels[None]), torch.tensor([away]), rng)
+        made = self.attack(predict, torch.from_numpy(to_net(pixels[None])), torch.tensor([away]), rng)
         spent = perf_counter() - began
         self.metrics.attacks.observe(spent)
         changed = (made[0] * 255).round().clamp(0, 255).permute(1, 2, 0).contiguous().numpy().astype(np.uint8)

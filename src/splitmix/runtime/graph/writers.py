@@ -1,0 +1,335 @@
+"""What each operator of PyTorch is in the operators of a graph; one that is not here is refused by its name."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LARGE = 3e38  # where there is no bound
+Write = Callable[..., None]
+WRITERS: dict[str, Write] = {}
+
+
+def _writes(*names: str) -> Callable[[Write], Write]:
+    def registered(write: Write) -> Write:
+        WRITERS.update(dict.fromkeys(names, write))
+        return write
+
+    return registered
+
+
+def _pairs(value: Any, axes: int) -> list[int]:
+    """A setting for each axis, where PyTorch may leave some out."""
+    given = [value] if isinstance(value, int) else list(value)
+    return given * axes if len(given) == 1 else given
+
+
+# --- one number at a time ---
+
+for _theirs, _ours in {
+    **{"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish", "erf": "Erf", "exp": "Exp"},
+    **{
+        "log": "Log",
+        "sqrt": "Sqrt",
+        "reciprocal": "Reciprocal",
+        "abs": "Abs",
+        "neg": "Neg",
+        "sin": "Sin",
+        "cos": "Cos",
+    },
+}.items():
+    WRITERS[_theirs] = lambda to, out, x, _op=_ours: to.call(to.step(_op, [x]), out)
+
+
+WRITERS |= {
+    "leaky_relu": lambda to, out, x, slope=0.01: to.call(to.step("LeakyRelu", [x], alpha=float(slope)), out),
+    "hardsigmoid": lambda to, out, x: to.call(to.step("HardSigmoid", [x], alpha=1 / 6, beta=0.5), out),
+    "silu": lambda to, out, x: to.call(to.step("Mul", [x, to.step("Sigmoid", [x])]), out),
+    "mish": lambda to, out, x: to.call(to.step("Mul", [x, to.step("Tanh", [to.step("Softplus", [x])])]), out),
+    "rsqrt": lambda to, out, x: to.call(to.step("Reciprocal", [to.step("Sqrt", [x])]), out),
+    "clamp_max": lambda to, out, x, top: to.call(to.step("Clip", [x], min=-LARGE, max=float(top)), out),
+    "_prelu_kernel": lambda to, out, x, slope: to.call(to.step("PRelu", [x, slope]), out),
+}
+
+
+@_writes("hardtanh", "clamp", "clamp_min")
+def _clip(to: Any, out: Tensor, x: Tensor, min: Any = None, max: Any = None, **more: Any) -> None:
+    low, high = more.get("min_val", min), more.get("max_val", max)
+    bounds = {"min": -LARGE if low is None else float(low), "max": LARGE if high is None else float(high)}
+    to.call(to.step("Clip", [x], **bounds), out)
+
+
+@_writes("elu")
+def _elu(to: Any, out: Tensor, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> None:
+    if input_scale != 1:
+        raise to.refusal("elu of another scale")
+    to.call(to.step("Mul", [to.step("Elu", [x], alpha=float(alpha)), float(scale)]), out)
+
+
+@_writes("softplus")
+def _softplus(to: Any, out: Tensor, x: Tensor, beta: float = 1, threshold: float = 20) -> None:
+    if beta != 1:
+        raise to.refusal(f"softplus with beta {beta}")
+    to.call(to.step("Softplus", [x]), out)
+
+
+@_writes("gelu")
+def _gelu(to: Any, out: Tensor, x: Tensor, approximate: str = "none") -> None:
+    if approximate == "tanh":
+        cube = to.step("Mul", [to.step("Mul", [x, x]), x])
+        inside = to.step("Add", [x, to.step("Mul", [cube, 0.044715])])
+        bent = to.step("Tanh", [to.step("Mul", [inside, math.sqrt(2 / math.pi)])])
+    else:
+        bent = to.step("Erf", [to.step("Mul", [x, math.sqrt(0.5)])])
+    to.call(to.step("Mul", [to.step("Mul", [x, to.step("Add", [bent, 1.0])]), 0.5]), out)
+
+
+def _softmax(op: str) -> Write:
+    return lambda to, out, x, axis, half: to.call(to.step(op, [x], axis=axis), out)
+
+
+WRITERS |= {"_softmax": _softmax("Softmax"), "_log_softmax": _softmax("LogSoftmax")}
+
+
+# --- two values ---
+
+
+def _sum(op: str) -> Write:
+    def write(to: Any, out: Tensor, a: Any, b: Any, alpha: float = 1) -> None:
+        to.call(to.step(op, [a, b if alpha == 1 else to.step("Mul", [b, float(alpha)])]), out)
+
+    return write
+
+
+WRITERS |= {"add": _sum("Add"), "sub": _sum("Sub")}
+WRITERS["rsub"] = lambda to, out, a, b, alpha=1: WRITERS["sub"](to, out, b, a, alpha)
+for _theirs, _ours in {
+    "mul": "Mul",
+    "div": "Div",
+    "pow": "Pow",
+    "minimum": "Min",
+    "maximum": "Max",
+    "mm": "MatMul",
+    "bmm": "MatMul",
+}.items():
+    WRITERS[_theirs] = lambda to, out, a, b, _op=_ours: to.call(to.step(_op, [a, b]), out)
+
+
+@_writes("addmm")
+def _gemm(to: Any, out: Tensor, bias: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> None:
+    if (beta, alpha) != (1, 1):
+        raise to.refusal("addmm with factors")
+    to.call(to.step("Gemm", [a, b, bias]), out)
+
+
+@_writes("baddbmm")
+def _batched(to: Any, out: Tensor, bias: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> None:
+    product = to.step("MatMul", [a, b])
+    product = product if alpha == 1 else to.step("Mul", [product, float(alpha)])
+    to.call(product if beta == 0 else to.step("Add", [product, bias]), out)
+
+
+@_writes("_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention")
+def _attention(
+    to: Any, out: Any, q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, is_causal: bool = False, **more: Any
+) -> None:
+    """softmax(q k' / sqrt(d) + mask) v."""
+    scale, mask = more.get("scale"), more.get("attn_mask")
+    turned = to.step("Transpose", [k], perm=[*range(k.dim() - 2), k.dim() - 1, k.dim() - 2])
+    scores = to.step("Mul", [to.step("MatMul", [q, turned]), float(scale or q.shape[-1] ** -0.5)])
+    if is_causal:
+        mask = torch.full((q.shape[-2], k.shape[-2]), -LARGE).triu(1)
+    scores = scores if mask is None else to.step("Add", [scores, mask])
+    found = to.step("MatMul", [to.step("Softmax", [scores], axis=-1), v])
+    to.call(found, out if isinstance(out, Tensor) else out[0])
+
+
+@_writes("embedding")
+def _embedding(to: Any, out: Tensor, weight: Tensor, places: Tensor, *more: Any, **others: Any) -> None:
+    to.call(to.step("Gather", [weight, places], axis=0), out)
+
+
+# --- windows ---
+
+
+@_writes("convolution")
+def _conv(
+    to: Any,
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> None:
+    if transposed:
+        raise to.refusal("a transposed convolution")
+    axes, kernel = x.dim() - 2, weight.shape[-(x.dim() - 2) :]
+    windows = {"strides": _pairs(stride, axes), "pads": _pairs(padding, axes) * 2, "dilations": _pairs(dilation, axes)}
+    given = [x, weight] if bias is None else [x, weight, bias]
+    to.call(to.step("Conv", given, kernel_shape=kernel, group=groups, **windows), out)
+
+
+@_writes("max_pool2d_with_indices", "max_pool2d", "mkldnn_max_pool2d")
+def _max_pool(
+    to: Any, out: Any, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> None:
+    if ceil:
+        raise to.refusal("max_pool2d with ceil_mode")
+    axes = x.dim() - 2
+    windows = {"strides": _pairs(stride or kernel, axes), "pads": _pairs(padding, axes) * 2}
+    made = to.step("MaxPool", [x], kernel_shape=_pairs(kernel, axes), dilations=_pairs(dilation, axes), **windows)
+    to.call(made, out if isinstance(out, Tensor) else out[0])
+
+
+@_writes("avg_pool2d", "avg_pool1d")
+def _average_pool(
+    to: Any, out: Tensor, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> None:  # fmt: skip
+    if ceil or divisor_override:
+        raise to.refusal("avg_pool2d with ceil_mode or a divisor")
+    axes = x.dim() - 2
+    windows = {"strides": _pairs(stride or kernel, axes), "pads": _pairs(padding, axes) * 2}
+    kernel = _pairs(kernel, axes)
+    to.call(to.step("AveragePool", [x], kernel_shape=kernel, count_include_pad=int(count_include_pad), **windows), out)
+
+
+@_writes("_adaptive_avg_pool2d")
+def _adaptive_pool(to: Any, out: Tensor, x: Tensor, size: Sequence[int]) -> None:
+    """Means over windows that may overlap: a product with a fixed matrix along the height, and one along the width."""
+    rows, columns = (_means(side, wanted) for side, wanted in zip(x.shape[2:], size, strict=True))
+    to.call(to.step("MatMul", [to.step("MatMul", [rows, x]), columns.t().contiguous()]), out)
+
+
+def _means(inputs: int, outputs: int) -> Tensor:
+    """The matrix (output, input) of the means that adaptive pooling takes along one axis."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        return F.adaptive_avg_pool1d(torch.eye(inputs).unsqueeze(0), outputs)[0].t().contiguous()
+
+
+# --- norms ---
+
+
+@_writes("native_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit")
+def _batch_norm(to: Any, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *settings: Any) -> None:
+    name = to.norm(weight, bias, mean, var, eps=float(settings[-1]))
+    to.call(to.step("Norm", [x, name]), out[0])
+
+
+@_writes("native_layer_norm")
+def _layer_norm(to: Any, out: Any, x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> None:
+    given = [x, torch.ones(tuple(shape)) if weight is None else weight, *([] if bias is None else [bias])]
+    to.call(to.step("LayerNormalization", given, axis=-len(shape), epsilon=float(eps)), out[0])
+
+
+@_writes("native_group_norm")
+def _group_norm(
+    to: Any, out: Any, x: Tensor, weight: Any, bias: Any, n: int, channels: int, sides: int, groups: int, eps: float
+) -> None:
+    """A norm of each group as one of each channel of as many, and then the affine of the real channels."""
+    flat = to.reshaped(x, (x.shape[0], groups, x.numel() // (x.shape[0] * groups)))
+    with torch.utils._python_dispatch._disable_current_modes():
+        ones, zeros = torch.ones(groups), torch.zeros(groups)
+    made = to.step("InstanceNormalization", [flat, ones, zeros], epsilon=float(eps))
+    made, along = to.reshaped(made, x.shape), (channels,) + (1,) * (x.dim() - 2)
+    made = made if weight is None else to.step("Mul", [made, to.reshaped(weight, along)])
+    to.call(made if bias is None else to.step("Add", [made, to.reshaped(bias, along)]), out[0])
+
+
+# --- sums ---
+
+
+def _reduced(op: str) -> Write:
+    def write(to: Any, out: Tensor, x: Tensor, axes: Any = None, keepdim: bool = False, **more: Any) -> None:
+        chosen = range(x.dim()) if axes is None or axes == [] else [axes] if isinstance(axes, int) else axes
+        places = sorted(axis % x.dim() for axis in chosen)
+        to.call(to.step(op, [x], axes=places, keepdims=int(keepdim)), out)
+
+    return write
+
+
+for _theirs, _ours in {"mean": "ReduceMean", "sum": "ReduceSum", "amax": "ReduceMax", "amin": "ReduceMin"}.items():
+    WRITERS[_theirs] = _reduced(_ours)
+
+
+# --- shapes ---
+
+
+@_writes("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "flatten", "unflatten")
+def _view(to: Any, out: Tensor, x: Tensor, *settings: Any, **more: Any) -> None:
+    to.call(to.name(x) if to.is_entry(x, out) else to.reshaped(x, out.shape), out)
+
+
+@_writes("permute")
+def _permute(to: Any, out: Tensor, x: Tensor, axes: Sequence[int]) -> None:
+    to.call(to.step("Transpose", [x], perm=[axis % x.dim() for axis in axes]), out)
+
+
+@_writes("transpose", "t")
+def _transpose(to: Any, out: Tensor, x: Tensor, one: int = 0, other: int = 1) -> None:
+    axes = list(range(x.dim()))
+    axes[one], axes[other] = axes[other], axes[one]
+    to.call(to.step("Transpose", [x], perm=axes), out)
+
+
+@_writes("expand")
+def _expand(to: Any, out: Tensor, x: Tensor, *settings: Any, **more: Any) -> None:
+    to.call(to.step("Expand", [x], shape=out.shape), out)
+
+
+@_writes("cat")
+def _cat(to: Any, out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> None:
+    to.call(to.step("Concat", parts, axis=axis), out)
+
+
+@_writes("stack")
+def _stack(to: Any, out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> None:
+    place = axis % out.dim()
+    rows = [to.reshaped(part, (*part.shape[:place], 1, *part.shape[place:])) for part in parts]
+    to.call(to.step("Concat", rows, axis=place), out)
+
+
+@_writes("split", "split_with_sizes", "chunk", "unbind")
+def _split(to: Any, out: Sequence[Tensor], x: Tensor, *settings: Any, **more: Any) -> None:
+    axes = settings[-1] if len(settings) > 1 or out[0].dim() < x.dim() else more.get("dim", 0)
+    axis = (axes if isinstance(axes, int) else 0) % x.dim()
+    flat = out[0].dim() < x.dim()  # unbind drops the axis
+    sizes = [1 if flat else part.shape[axis] for part in out]
+    names = to.step("Split", [x], len(out), axis=axis, sizes=sizes)
+    for name, part in zip([names] if len(out) == 1 else names, out, strict=True):
+        to.call(to.reshaped(name, part.shape) if flat else name, part)
+
+
+@_writes("select")
+def _select(to: Any, out: Tensor, x: Tensor, axis: int, place: int) -> None:
+    axis, place = axis % x.dim(), place % x.shape[axis]
+    one = to.step("Slice", [x], axes=[axis], starts=[place], ends=[place + 1], steps=[1])
+    to.call(to.reshaped(one, out.shape), out)
+
+
+@_writes("slice")
+def _slice(to: Any, out: Tensor, x: Tensor, axis: int = 0, start: Any = None, end: Any = None, step: int = 1) -> None:
+    if out.shape == x.shape and step == 1:
+        to.call(to.name(x), out)
+        return
+    axis = axis % x.dim()
+    first, last, _ = slice(start, end).indices(x.shape[axis])
+    to.call(to.step("Slice", [x], axes=[axis], starts=[first], ends=[last], steps=[step]), out)
+
+
+@_writes("constant_pad_nd")
+def _pad(to: Any, out: Tensor, x: Tensor, pads: Sequence[int], value: float = 0) -> None:
+    before, after = [0] * x.dim(), [0] * x.dim()
+    for place in range(len(pads) // 2):
+        before[-1 - place], after[-1 - place] = pads[2 * place], pads[2 * place + 1]
+    if min(*before, *after) < 0:
+        raise to.refusal("a cut by negative padding")
+    to.call(to.step("Pad", [x], pads=[*before, *after], value=float(value)), out)

@@ -1,0 +1,129 @@
+"""Bases on ONNX Runtime: a session for each, and norms that go in with the samples; nothing here needs PyTorch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitmix.core.errors import UserError
+from splitmix.runtime.calibration import Calibration, mean_moments, variances
+from splitmix.runtime.graph.onnx_bytes import LOGITS, NORMS, onnx_bytes
+from splitmix.runtime.graph.record import MOST_NUMBERS, SAMPLE, Graph
+from splitmix.runtime.images import BATCH
+from splitmix.runtime.norms import Array, Arrays, Folded, fold
+from splitmix.runtime.strict import readable
+
+Session = Any  # of ONNX Runtime, which gives no types
+
+
+@dataclass(frozen=True)
+class OnnxBases:
+    """Each base is a session that holds its weights; all sessions are of one graph.
+
+    So any bases can be run, in any order, and those that a width leaves out cost nothing. A dial or a calibration only
+    changes the few numbers of the norms.
+    """
+
+    graph: Graph
+    sessions: tuple[Session, ...]
+    norms: Arrays  # entries of the norms, as the bundle has them
+    folded: Folded
+
+    backend = "onnx"
+
+    @classmethod
+    def of(cls, graph: Graph, weights: Arrays) -> "OnnxBases":
+        sessions = tuple(open_session(onnx_bytes(graph, row)) for row in rows_of(weights))
+        norms = {name: weights[name] for name in graph.norm_entries()}
+        return cls(graph, sessions, norms, fold(graph, norms, len(sessions)))
+
+    @property
+    def count(self) -> int:
+        return len(self.sessions)
+
+    def joined(self, weights: Arrays) -> "OnnxBases":
+        """With more bases behind these."""
+        more = OnnxBases.of(self.graph, weights)
+        norms = {name: np.concatenate([value, more.norms[name]]) for name, value in self.norms.items()}
+        sessions = self.sessions + more.sessions
+        return OnnxBases(self.graph, sessions, norms, fold(self.graph, norms, len(sessions)))
+
+    def calibrated(self, calibration: Calibration | None) -> "OnnxBases":
+        """With other statistics, or with those of the bundle."""
+        norms = calibration.applied(self.norms) if calibration else self.norms
+        return OnnxBases(self.graph, self.sessions, self.norms, fold(self.graph, norms, self.count))
+
+    def votes(self, start: int, stop: int, x: NDArray[Any], robust: float) -> Array:
+        """Logits (base, n, class) of the bases of a range."""
+        votes = np.empty((stop - start, len(x), self.graph.classes), np.float32)
+        at_once = max(1, min(BATCH, MOST_NUMBERS // self.graph.outline.largest))
+        for base in range(start, stop):
+            norms = {NORMS: self.folded.at(base, robust)} if self.graph.norms else {}
+            for first in range(0, len(x), at_once):
+                given = {SAMPLE: x[first : first + at_once], **norms}
+                (votes[base - start, first : first + at_once],) = run_session(self.sessions[base], [LOGITS], given)
+        return votes
+
+    def bytes(self, bases: int) -> int:
+        """Memory of so many bases: their weights, and the most that lives at once while a sample runs."""
+        entries = sum(prod(shape) for shape in self.graph.entries.values())
+        return 4 * (bases * entries + self.graph.outline.peak)
+
+
+def measured(graph: Graph, weights: Arrays, batches: list[NDArray[Any]]) -> Arrays:
+    """Mean and variance of every clean norm, (base, channel): the mean of the moments of batches."""
+    found = []
+    for row in rows_of(weights):
+        session = open_session(onnx_bytes(graph, row, measuring=True))
+        found.append(mean_moments(_moments(graph, row, session, x) for x in batches))
+    return variances({name: np.stack([row[name] for row in found]) for name in found[0]})
+
+
+def _moments(graph: Graph, row: Arrays, session: Session, x: NDArray[Any]) -> Arrays:
+    """The first two moments of what flows into each norm of one base, as batch statistics are made of them."""
+    affine = [row[f"{norm.clean}.{entry}"] for entry in ("weight", "bias") for norm in graph.norms]
+    names = [f"{what} {place}" for what in ("mean", "var") for place in range(len(graph.norms))]
+    values = run_session(session, names, {SAMPLE: x, NORMS: np.concatenate(affine)})
+    sides = {step.takes[1]: graph.outline.shapes[step.takes[0]] for step in graph.steps if step.op == "Norm"}
+    moments = {}
+    for norm, mean, var in zip(graph.norms, values, values[len(graph.norms) :], strict=False):
+        count = len(x) * prod(sides[f"{norm.clean}.weight"][2:])
+        unbiased = var.astype(np.float64) * count / (count - 1)  # as PyTorch has it
+        moments[f"{norm.clean}.running_mean"] = mean.astype(np.float64)
+        moments[f"{norm.clean}.running_var"] = unbiased + np.square(mean.astype(np.float64))
+    return moments
+
+
+def rows_of(weights: Arrays) -> Iterator[Arrays]:
+    """The entries of each base in turn."""
+    for base in range(len(next(iter(weights.values())))):
+        yield {name: value[base] for name, value in weights.items()}
+
+
+def open_session(data: bytes) -> Session:
+    """ONNX Runtime on one thread, without memory that it would keep for later: small nets gain by neither."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError(
+            'this needs onnxruntime, which is not installed; run: pip install onnxruntime, or "splitmix[onnx]"'
+        ) from None
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False
+    settings.log_severity_level = 4  # errors are raised anyway
+    try:
+        return onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it has a dozen kinds of its own
+        raise UserError(f"ONNX Runtime does not take the net ({readable(error)}); bundle the run again") from None
+
+
+def run_session(session: Session, names: list[str], given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    try:
+        found: list[NDArray[Any]] = session.run(names, given)
+    except Exception as error:  # such as a token that the net does not know
+        raise UserError(f"ONNX Runtime cannot run the net on these samples ({readable(error)})") from None
+    return found
