@@ -69,7 +69,8 @@ def _of_ours(
     if any(".film." in name for name in entries):
         raise UserError("the dial of objective=oat goes through layers of its own, which no plain module has")
     mixer = Mixer(build, width)
-    return ChannelsFirst(plain_graph(mixer.mix(mixer.fold(entries)), image, robust=robust, shares=shares)).eval()
+    mix = mixer.mix(mixer.fold({name: value.numpy() for name, value in entries.items()}))
+    return ChannelsFirst(plain_graph(mix, image, robust=robust, shares=shares)).eval()
 
 
 def _filled(module: nn.Module, row: Weights, robust: float) -> nn.Module:
