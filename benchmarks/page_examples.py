@@ -1,39 +1,19 @@
-"""Draw the examples that the page offers: of every domain of `mini`, the first test image of each digit.
+"""The examples of the bundle in the package: of every domain of `mini`, the first test image of each digit.
 
-python benchmarks/page_examples.py    writes examples.png and examples.json beside the page
+python benchmarks/page_examples.py    writes examples.json into the bundle
+
+A bundle of one's own gets them by `splitmix bundle RUN --examples 1`; the run of this one is not kept.
 """
 
-import io
-import json
-from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
-
-import splitmix.serve
-from splitmix.core.files import write_atomically
-from splitmix.data.mini import mini_domains
-
-FOLDER = Path(splitmix.serve.__file__).parent / "static"
-
-
-def sheet() -> tuple[NDArray[np.uint8], list[str]]:
-    """One picture with a row of ten digits for each domain, and the names of the domains."""
-    domains = mini_domains()
-    rows = [[domain.x_test[domain.y_test == digit][0] for digit in range(10)] for domain in domains]
-    return np.vstack([np.hstack(row) for row in rows]), [domain.name for domain in domains]
+from splitmix.data.tasks import find_task
+from splitmix.runs.measure.examples import choose_examples
+from splitmix.runtime.about.examples import write_examples
+from splitmix.runtime.bundle import Bundle, packaged
 
 
 def main() -> None:
-    """Write the picture, and a note that says what is where."""
-    from PIL import Image
-
-    pixels, names = sheet()
-    png = io.BytesIO()
-    Image.fromarray(pixels).save(png, format="PNG", optimize=True)
-    note = {"side": 28, "domains": names, "labels": list(range(10)), "source": "mini, first test image of each digit"}
-    write_atomically(FOLDER / "examples.png", png.getvalue())
-    write_atomically(FOLDER / "examples.json", json.dumps(note).encode())
+    bundle = Bundle.open(packaged())
+    write_examples(bundle, choose_examples(find_task("mini"), bundle.manifest.classes, each=1))
 
 
 if __name__ == "__main__":

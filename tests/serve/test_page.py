@@ -8,12 +8,14 @@ import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.bundles import random_bundle
 from helpers.serving import serving
 from splitmix.attacks.pgd import PGD
 from splitmix.runs.bundling import Packing
+from splitmix.runtime.about.examples import Examples, example_row, write_examples
 from splitmix.runtime.bundle import packaged
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -247,6 +249,8 @@ def test_the_page_says_what_a_plain_model_cannot_do_and_when_its_server_has_gone
         assert "two dials" not in said
         assert "both dials" not in said
         with answered(page):
+            draw(page, DIGIT, finger=False)
+        with answered(page):
             press(page, "#width", "ArrowLeft", 1)
         assert text(page, "#width-value") == "1/4"
         keep(page, "desktop-6-one-dial")
@@ -268,6 +272,23 @@ def test_the_page_speaks_of_a_models_own_classes(browser, tmp_path):
         assert text(page, "#says b") in names
         assert page.locator("#bars .name").all_inner_texts() == list(names)
         keep(page, "desktop-7-own-classes")
+
+
+def test_the_page_offers_the_examples_of_its_bundle(browser, tmp_path):
+    names = tuple(f"beetle {i}" for i in range(10))
+    own = random_bundle(tmp_path / "own", dual=False, bases=2, packing=Packing(image=(28, 28, 3), classes=names))
+    pictures = np.random.default_rng(0).random((10, 28, 28, 3))
+    write_examples(
+        own, Examples(rows=[example_row("garden", pictures, names), example_row("wood", pictures[:3], names[:3])])
+    )
+    with serving(own.path) as address, opened(browser, address, "desktop") as page:
+        assert page.locator(".row > span").all_inner_texts() == ["garden", "wood"]
+        assert page.locator(".row input").count() == 13
+        assert page.locator(".row input:checked").get_attribute("aria-label") == "wood beetle 0"
+        with answered(page):
+            page.get_by_label("garden beetle 4").check(force=True)
+        assert text(page, "#says").endswith(("which is right", "but it is beetle 4"))
+        keep(page, "desktop-8-own-examples")
 
 
 def test_the_description_of_the_interface_needs_no_script(browser, address):

@@ -1,7 +1,6 @@
 """The server over a real socket: right answers at any dial, plans, many at once, its pages, and the command."""
 
 import asyncio
-import io
 import json
 import random
 import signal
@@ -9,13 +8,11 @@ import socket
 import subprocess
 import sys
 from base64 import b64decode
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.bundles import random_bundle
@@ -187,20 +184,10 @@ def test_the_pages_keep_the_browser_to_ourselves(server):
 def test_the_description_names_every_path(server):
     page = get(server, "/docs").text
     paths = get(server, "/openapi.json").json()["paths"]
-    assert {"/api/predict", "/api/plan", "/api/manifest", "/api/model", "/health", "/metrics"} == set(paths)
+    assert {f"/api/{name}" for name in ("predict", "plan", "manifest", "model", "examples")} <= set(paths)
+    assert {"/health", "/metrics"} <= set(paths)
     assert all(path in page for path in paths)
     assert "deadline_ms" in page
-
-
-def test_the_examples_are_the_first_test_pictures_of_each_domain(server, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from page_examples import sheet
-
-    shown = np.asarray(Image.open(io.BytesIO(get(server, "/static/examples.png").content)))
-    drawn, domains = sheet()
-    about = get(server, "/static/examples.json").json()
-    assert (about["domains"], about["labels"]) == (domains, list(range(10)))
-    assert np.abs(shown.astype(int) - drawn).mean() < 3  # another Pillow draws edges a little differently
 
 
 def test_prometheus_can_read_what_was_answered(server):

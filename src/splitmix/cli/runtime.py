@@ -10,11 +10,15 @@ from splitmix.cli.lists import image_size
 from splitmix.cli.options import Flag, Json, Words, note, parse_size, say, show_json, show_rows
 from splitmix.core.errors import UserError
 from splitmix.core.width import parse_dial, parse_width
+from splitmix.data.task import Task
 from splitmix.nets import find_net
 from splitmix.report.tables import Column, human
 from splitmix.runs.bundling import Packing, bundle_run
+from splitmix.runs.measure.evaluate import open_run
+from splitmix.runs.measure.examples import choose_examples
 from splitmix.runs.records import main_scores, read_result
 from splitmix.runtime.about.card import card as make_card
+from splitmix.runtime.about.examples import write_examples
 from splitmix.runtime.bundle import Bundle, packaged
 from splitmix.runtime.export import export_bases, export_mix
 from splitmix.runtime.images import read_images
@@ -36,6 +40,8 @@ def bundle(
     calibrate: Flag = False,
     classes: Words = None,
     image: str | None = None,
+    examples: int = 0,
+    data_root: Path | None = None,
     as_json: Json = False,
 ) -> None:
     """Pack a finished run for a device: a manifest and one file for each base, of which any first few will do.
@@ -60,12 +66,20 @@ def bundle(
         Names of the classes; default: those of the task, or numbers.
     image
         Size of the images as HEIGHTxWIDTHxCHANNELS, where the run does not say.
+    examples
+        Test pictures of each class, in every domain, that go with it for its page to show, up to 3; whoever has the
+        bundle can see them.
+    data_root
+        Folder of data sets, where examples are taken from; default: the variable SPLITMIX_DATA.
     as_json
         Print the manifest as JSON.
     """
     size = parse_size(image, most=2048) if image else ()
     packing = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)
+    task = open_run(run, root=data_root).setup.task if examples else None
     made = bundle_run(run, out or run.with_name(f"{run.absolute().name}.bundle"), packing)
+    if isinstance(task, Task):
+        write_examples(made, choose_examples(task, made.manifest.classes, examples))
     if as_json:
         show_json(made.manifest.model_dump(mode="json", by_alias=True, exclude=made.manifest.unsaid))
         return

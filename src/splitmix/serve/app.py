@@ -1,4 +1,4 @@
-"""The HTTP interface: predict, model, manifest, plan, health and metrics, and the page that shows them all."""
+"""The HTTP interface: predict, model, examples, manifest, plan, health, metrics, and the page that shows them all."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -17,6 +17,7 @@ from splitmix.core.errors import UserError, printable, shown
 from splitmix.core.inputs.pictures import TooManyPixelsError, UnreadableError
 from splitmix.core.objective import Attack
 from splitmix.core.width import Width
+from splitmix.runtime.about.examples import Examples, read_examples
 from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.model import Model
 from splitmix.serve.describe import page_of
@@ -70,7 +71,7 @@ def make_app(
 
     It answers to the names that this machine has for itself, such as localhost; `hosts` are others.
     """
-    service = Service(model, attack, limits)
+    service, examples = Service(model, attack, limits), read_examples(model.bundle)
     app = FastAPI(
         title="splitmix",
         version=__version__,
@@ -83,7 +84,7 @@ def make_app(
     app.add_middleware(Counting, metrics=service.metrics)
     _explain_errors(app)
     _add_questions(app, service, limits)
-    _add_facts(app, service, name)
+    _add_facts(app, service, name, examples)
     _add_pages(app)
     return app
 
@@ -111,13 +112,18 @@ def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None
         return await service.plan(checked(PlanQuestion, read_json(await request.body())))
 
 
-def _add_facts(app: FastAPI, service: Service, name: str) -> None:
+def _add_facts(app: FastAPI, service: Service, name: str, examples: Examples) -> None:
     model, began = service.model, monotonic()
 
     @app.get("/api/model")
     async def about() -> ModelFacts:
         """What is served now: classes, widths, what each costs, and the measured table."""
         return facts_of(model, name, service.attack)
+
+    @app.get("/api/examples")
+    async def some() -> Examples:
+        """Pictures that came with the bundle, by domain."""
+        return examples
 
     @app.get("/api/manifest", response_model_exclude=model.manifest.unsaid)
     async def manifest() -> Manifest:

@@ -1,6 +1,6 @@
 // One picture and its dials: asks the server again whenever one of them changes, and shows what it says.
 
-import { Pad, difference, fromFile, fromRgba, paint } from "./pad.js";
+import { Pad, difference, fromFile, paint } from "./pad.js";
 import { setUpPlanner } from "./planner.js";
 import { element, long, makeBars, makeMaps, median, megabytes, percent, short, showVotes } from "./views.js";
 
@@ -28,7 +28,8 @@ async function start() {
   const digits = model.classes.join("") === DIGITS && model.image.join() === "28,28,3";
   state.wish = digits ? "Draw a digit" : "Draw a picture, or open a file";
   at("hint").textContent = digits ? "Draw a digit here" : "Draw here, or open a file";
-  if (digits) await offerExamples();
+  const { rows } = await get("api/examples");
+  if (rows.length) await offerExamples(rows);
   else state.pad.clear();
 }
 
@@ -146,30 +147,29 @@ async function openFile() {
   }
 }
 
-/** The sheet of examples, cut up; the first one that is shown is a sign, the hardest kind. */
-async function offerExamples() {
-  const about = await get("static/examples.json");
-  const bitmap = await createImageBitmap(await (await fetch("static/examples.png")).blob());
-  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
-  const context = canvas.getContext("2d", { willReadFrequently: true });
-  context.drawImage(bitmap, 0, 0);
-  const { side, domains, labels } = about;
-  domains.forEach((domain, row) => {
-    const line = element("div", { className: "row" }, element("span", { text: domain }));
-    labels.forEach((label, column) => {
-      const rgba = context.getImageData(column * side, row * side, side, side).data;
-      const picture = fromRgba(rgba, side, side, { label: `${label}`, source: "example" });
-      const [box, thumb] = [element("input", { type: "radio", name: "example", ariaLabel: `${domain} ${label}` }), element("canvas")];
+/** The pictures that came with the bundle, a row for each domain; the first of the last row is shown. */
+async function offerExamples(rows) {
+  for (const { name, pictures } of rows) {
+    const line = element("div", { className: "row" }, element("span", { text: name }));
+    for (const { label, png } of pictures) {
+      const picture = await fromPng(png, { label, source: "example" });
+      const [box, thumb] = [element("input", { type: "radio", name: "example", ariaLabel: `${name} ${label}` }), element("canvas")];
       paint(thumb, picture);
       box.addEventListener("change", () => show(picture));
-      line.append(element("label", {}, box, thumb));
-      if (row === domains.length - 1 && label === 7) Object.assign(state, { first: [box, picture] });
-    });
+      line.append(element("label", { title: label }, box, thumb));
+      if (line.childElementCount === 2) state.first = [box, picture];
+    }
     at("example-rows").append(line);
-  });
+  }
   at("examples").hidden = false;
   state.first[0].checked = true;
   show(state.first[1]);
+}
+
+/** A picture that the server sent as PNG in base64. */
+function fromPng(text, about) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return fromFile(new Blob([bytes], { type: "image/png" }), state.model.image, about);
 }
 
 // --- asking and showing
@@ -243,8 +243,7 @@ async function showAttack(hit, picture) {
     for (const id of ["attacked", "difference"]) at(id).width = 28; // wipes it
     return;
   }
-  const bytes = Uint8Array.from(atob(hit.picture), (letter) => letter.charCodeAt(0));
-  const made = await fromFile(new Blob([bytes], { type: "image/png" }), state.model.image);
+  const made = await fromPng(hit.picture);
   paint(at("attacked"), made);
   paint(at("difference"), difference(picture, made, TIMES));
 }
