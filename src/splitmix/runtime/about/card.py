@@ -48,7 +48,8 @@ def _use(said: Manifest) -> Iterator[str]:
     yield from ('model = Model.load("path/to/this/folder")', f"model.predict(x{setting})", "```", "")
     names = ", ".join(plain(name) for name in said.classes[:MOST_CLASSES])
     more = len(said.classes) - MOST_CLASSES
-    yield f"`x` has the shape ({shape}): {said.pixels}. The {len(said.classes)} classes, in the order of the"
+    what = {"image": said.pixels, "tokens": "whole numbers"}.get(said.sample, "plain numbers")
+    yield f"`x` has the shape ({shape}): {what}. The {len(said.classes)} classes, in the order of the"
     yield f"probabilities: {names}{f', and {more} more' if more > 0 else ''}."
     yield ""
 

@@ -15,7 +15,7 @@ from splitmix.core.files import write_atomically
 from splitmix.core.inputs.pictures import Pixels, picture_from_file
 from splitmix.runtime.bundle import Bundle, read_regular
 from splitmix.runtime.images import to_png
-from splitmix.runtime.manifest import Name, what_is_wrong
+from splitmix.runtime.strict import Name, what_is_wrong
 
 FILE = "examples.json"
 MOST_BYTES = 4 << 20
