@@ -163,6 +163,9 @@ def test_a_node_that_was_away_when_it_was_asked_is_asked_again():
     [
         ({"client": 4}, "it is client 4, but the run has clients 0 to 3"),
         ({"train": 1}, "client 1 says that it has 1 training images"),
+        ({"kind": "signal"}, "it has signal, the others image"),
+        ({"kind": "film"}, "is no"),
+        ({"class_names": ("a", "b")}, "names 2 classes of 3"),
         ({"image": (8, 8, 1)}, r"its images are \(8, 8, 1\), those of the others \(6, 6, 1\)"),
         ({"budget": Width(2)}, "width 2 is outside"),
         ({"budget": Width(1, 7)}, "its budget is 1/7, the run needs 1/4 or more"),
@@ -183,6 +186,16 @@ def test_a_node_that_does_not_fit_is_not_used(says, why):
     fleet.gather(0)
     assert 201 not in fleet.nodes.values()
     assert any(re.search(why, note) for note in notes)
+
+
+def test_a_node_whose_classes_have_other_names_is_not_used_but_one_that_names_none_is():
+    fleet, grid, notes = toy_fleet()
+    for node, names in zip(grid.nodes.values(), ("abc", "abc", "abx", ""), strict=True):
+        node["says"] = {"class_names": tuple(names)}
+    fleet.gather(0)
+    assert sorted(fleet.nodes) == [0, 1, 3]
+    assert fleet.class_names == ("a", "b", "c")
+    assert notes == ["a node is not used: its classes are a, b, x, those of the others a, b, c"]
 
 
 def test_most_of_those_who_came_say_what_images_are_like_not_the_first():

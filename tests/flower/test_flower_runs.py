@@ -15,12 +15,13 @@ from flwr.serverapp import ServerApp
 
 from helpers.flower_grid import LocalGrid
 from helpers.flower_nodes import toy_fleet, toy_member
+from helpers.picture_folders import write_tree
 from helpers.runs import LEVERS
 from helpers.tiny_task import SETTINGS, stripes
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
 from splitmix.flower.fleet import Fleet
-from splitmix.flower.node import NodeConfig, app, client_app, equip
+from splitmix.flower.node import NodeConfig, app, client_app, equip, introduce
 from splitmix.flower.server import ROSTER, Order, read_roster, remote_setup, roster_text, run_on_grid
 from splitmix.flower.submit import write_app
 from splitmix.flower.wire import Agreement
@@ -122,6 +123,19 @@ def test_nodes_bring_images_of_their_own(tmp_path):
     assert told == [("images", 40), ("images", 50), ("stripes", 60)]
     for _, content in grid.sent:  # the server knows shapes and counts, and sends what it knows
         assert set(content.config_records) == {"about"}
+
+
+def test_a_node_says_what_its_pictures_or_table_are_and_reads_them_as_the_run_says(tmp_path):
+    agreed = Agreement(make_config({"task": "nodes", "clients": 2, "data": {"size": 28}})).text()
+    pets = write_tree(tmp_path / "pets")
+    said = introduce(agreed, {"partition-id": 0, "data": str(pets)})
+    assert (said.class_names, said.kind, said.image, said.net) == (("cat", "dog"), "image", (28, 28, 3), "digit")
+    table = tmp_path / "trees.csv"
+    table.write_text("size,species\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(40)))
+    agreed = Agreement(make_config({"task": "nodes", "clients": 2, "data": {"label": "species"}})).text()
+    said = introduce(agreed, {"partition-id": 0, "data": str(table)})
+    assert (said.class_names, said.kind, said.image, said.net) == (("a", "b"), "features", (1,), None)
+    NodeConfig.read({"partition-id": 0, "data": str(table)}).warm()  # leaves the table to the run
 
 
 @pytest.mark.parametrize("net", ["this:x", "builtins:print", "no_such_net"])

@@ -91,9 +91,8 @@ class Net:
 
     def measure(self, width: Width, weights: Weights, x: Tensor, robust: float = 0.0) -> Weights:
         """The statistics of one batch in every norm that the dial touches, stacked over bases."""
-        bases = next(iter(weights.values())).shape[0]
-        shapes = self.shapes(width)
-        found = {name: x.new_full((bases, *shapes[name]), -1.0) for name in self.statistic_names(width)}
+        first, shapes = next(iter(weights.values())), self.shapes(width)
+        found = {name: first.new_full((len(first), *shapes[name]), -1.0) for name in self.statistic_names(width)}
         with torch.no_grad():
             self._run(self.template(width, "measure"), {**weights, **found}, x, robust, training=True)
         untouched = tuple(

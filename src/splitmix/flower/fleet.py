@@ -12,6 +12,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from splitmix.core.errors import UserError, printable
+from splitmix.core.inputs import Kind
 from splitmix.core.width import Width
 from splitmix.flower.wire import Member, pack_query, unpack_member
 
@@ -61,6 +62,8 @@ class Fleet:
     nodes: dict[int, int] = field(default_factory=dict)
     image: tuple[int, ...] = ()  # of those who were there at the beginning, as are the next; empty: it was not yet
     classes: int = 0
+    class_names: tuple[str, ...] = ()
+    kind: Kind = "image"
     budgets: Collection[Width] = ()  # what the run was begun with; empty: it was not yet
     _asked: dict[str, Enquiry] = field(default_factory=dict, init=False)  # by message
     _refused: set[int] = field(default_factory=set, init=False)
@@ -175,8 +178,11 @@ class Fleet:
         """The run begins: what most say of their images holds for all, and nobody has many more classes than others."""
         crowd = [self.members[client] for client in sorted(self.members)]
         self.image = Counter(member.image for member in crowd).most_common(1)[0][0]
-        alike = [member.classes for member in crowd if member.image == self.image]
-        self.classes = MORE * median_low(alike)
+        alike = [member for member in crowd if member.image == self.image]
+        self.classes = MORE * median_low([member.classes for member in alike])
+        self.kind = Counter(member.kind for member in alike).most_common(1)[0][0]
+        named = Counter(member.class_names for member in alike if member.class_names)
+        self.class_names = named.most_common(1)[0][0] if named else ()
         for member in crowd:
             if why := self._unfit(member):
                 del self.members[member.client]
@@ -187,6 +193,11 @@ class Fleet:
         """Why a client cannot take part in a run that has begun."""
         if member.image != self.image:
             return f"its images are {member.image}, those of the others {self.image}"
+        if member.kind != self.kind:
+            return f"it has {member.kind}, the others {self.kind}"
+        if member.class_names and self.class_names and member.class_names != self.class_names:
+            own, theirs = (", ".join(names)[:60] for names in (member.class_names, self.class_names))
+            return f"its classes are {own}, those of the others {theirs}"
         if member.classes > self.classes:
             return f"its labels need {member.classes} classes, the run began with {self.classes} at most"
         return None

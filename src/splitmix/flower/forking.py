@@ -98,7 +98,7 @@ def be_node(said: Said, link: SuperLink) -> None:
 
     Its images are read before the first job.
     """
-    NodeConfig.read(said).domains()
+    NodeConfig.read(said).warm()
     if sys.platform != "linux":
         raise UserError("a node is run like this on Linux only; elsewhere start Flower's own flower-supernode")
     quoted = {key: f'"{value}"' if isinstance(value, str) else value for key, value in said.items()}

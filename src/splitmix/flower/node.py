@@ -1,5 +1,6 @@
 """A node: its images and budget, a net and loss made from the run's settings, and the Flower app that does its jobs."""
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -18,10 +19,10 @@ from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.reproducible import one_thread
 from splitmix.core.width import parse_width
-from splitmix.data.domain import Domain, make_domain
-from splitmix.data.folder import read_folder
+from splitmix.data.domain import Domain
+from splitmix.data.doors import is_table, read
 from splitmix.data.task import Task, make_task
-from splitmix.data.tasks import find_task
+from splitmix.data.tasks import find_task, usual_net
 from splitmix.engines.clients import TaskClients
 from splitmix.flower.wire import Agreement, Member, pack_answer, pack_member, unpack_job, unpack_query
 from splitmix.nets import NETS
@@ -42,7 +43,7 @@ class NodeConfig(BaseModel):
     )
 
     task: str | None = None  # a share of it, as the simulator deals it
-    data: str | None = None  # a folder
+    data: str | None = None  # a file or folder
     loader: str | None = None  # module:function
     partition_id: int
     num_partitions: int | None = None
@@ -63,8 +64,8 @@ class NodeConfig(BaseModel):
         given = [key for key in SOURCES if key in said]
         if len(given) != 1:
             raise UserError(
-                f"the node's configuration names {' and '.join(given) or 'no images'}; give one of data=FOLDER (of "
-                ".npz files), loader=module:function or task=NAME"
+                f"the node's configuration names {' and '.join(given) or 'no images'}; give one of data=PATH (a "
+                "folder of pictures, .npz files or a table), loader=module:function or task=NAME"
             )
         try:
             return cls.model_validate(said)
@@ -72,15 +73,20 @@ class NodeConfig(BaseModel):
             wrong = error.errors()[0]
             raise UserError(f"{wrong['loc'][0]} of the node is {wrong['input']!r}: {wrong['msg']}") from None
 
-    def domains(self) -> tuple[Domain, ...]:
-        """The images that are on this node; none, if it has a share of a task."""
-        return _read_images(self.data, self.loader) if self.task is None else ()
+    def domains(self, how: Mapping[str, object] | None) -> tuple[Domain, ...]:
+        """The images that are on this node, read as the run says; none, if it has a share of a task."""
+        return _read_images(self.data, self.loader, json.dumps(how or {})) if self.task is None else ()
+
+    def warm(self) -> None:
+        """Read the images that processes forked later will find in memory; how a table is read, only the run says."""
+        if self.data is None or not is_table(self.data):
+            self.domains(None)
 
 
 @cache
-def _read_images(data: str | None, loader: str | None) -> tuple[Domain, ...]:
+def _read_images(data: str | None, loader: str | None, how: str) -> tuple[Domain, ...]:
     if loader is None:
-        return read_folder(str(data))
+        return read(str(data), json.loads(how))
     module, _, function = loader.partition(":")
     try:
         made = getattr(import_module(module), function)()
@@ -89,7 +95,8 @@ def _read_images(data: str | None, loader: str | None) -> tuple[Domain, ...]:
         raise UserError(
             f"the loader '{loader}' failed ({cause}); give module:function, a function of no arguments"
         ) from error
-    return (make_domain(function, made),)
+    domains = read(made, json.loads(how))
+    return (replace(domains[0], name=function),) if len(domains) == 1 else domains
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ def introduce(agreed: str, said: Said) -> Member:
     sizes = (len(mine.train), len(mine.val), len(mine.test))
     budget = None if node.budget is None else parse_width(node.budget)
     net = task.net if task.net in NETS else None  # one of its own is nothing to the server
-    return Member(client, *sizes, task.classes, task.image, mine.domain, net, budget)
+    return Member(client, *sizes, task.classes, task.image, mine.domain, net, budget, task.class_names, task.kind)
 
 
 def equip(agreed: str, said: Said) -> Equipment:
@@ -134,7 +141,9 @@ def held(config: Config, node: NodeConfig) -> tuple[int, Task]:
     if node.task is not None:
         return client, dealt(config, node.task, None if node.data_root is None else Path(node.data_root))
     ratio = config.val_ratio or 0.2
-    task = make_task("nodes", node.domains(), clients=1, partition="iid", val_ratio=ratio, seed=config.seed)
+    domains = node.domains(config.data)
+    net = usual_net(domains[0])
+    task = make_task("nodes", domains, clients=1, partition="iid", val_ratio=ratio, seed=config.seed, net=net)
     mine = task.shards[0]
     domain = task.domains[0] if len(task.domains) == 1 else mine.domain
     return client, replace(task, shards=tuple(replace(mine, domain=domain) for _ in range(count)))

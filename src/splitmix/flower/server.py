@@ -113,7 +113,9 @@ def set_budgets(config: Config, count: int) -> RoundBudgets:
 def remote_setup(config: Config, fleet: Fleet) -> Setup:
     """The objects of a run whose images are elsewhere; whoever comes later gets a budget that there is by now."""
     config = true_config(config, fleet)
-    task = RemoteTask(Path(config.task).name, fleet, fleet.image, fleet.classes, config.net or usual_net(fleet))
+    names = fleet.class_names if len(fleet.class_names) == fleet.classes else ()
+    how = (fleet.image, fleet.classes, config.net or usual_net(fleet), names, fleet.kind)
+    task = RemoteTask(Path(config.task).name, fleet, *how)
     setup = set_up(config, task=task)
     fleet.budgets = fleet.budgets or set(setup.budgets.at(0))
     return replace(setup, budgets=RemoteBudgets(fleet, setup.budgets))

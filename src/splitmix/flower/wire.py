@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -21,6 +21,7 @@ from safetensors.torch import load, save
 from splitmix.core.admission import Rejected
 from splitmix.core.client import parts_of
 from splitmix.core.errors import UserError, printable
+from splitmix.core.inputs import Kind
 from splitmix.core.types import Calibrate, Job, Part, Plan, Question, Score, Tally, Train, Update, Weights
 from splitmix.core.width import Width, parse_width
 from splitmix.nets import NETS
@@ -92,6 +93,8 @@ def _value(hint: Any, said: Any, kinds: Mapping[str, type]) -> Any:
         return tuple(_value(kind, item, kinds) for kind, item in zip(each, said, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(said, dict):
         return {_value(inner[0], key, kinds): _value(inner[1], item, kinds) for key, item in said.items()}
+    if origin is Literal and isinstance(said, str) and said in inner:
+        return said
     if hint is Fraction and isinstance(said, str):
         return parse_width(said)
     if hint is float and type(said) in (int, float):
@@ -128,6 +131,8 @@ class Member:
     domain: str
     net: str | None = None  # of the table: what its task is learnt with, if the run names none
     budget: Width | None = None  # None: as the run's settings say
+    class_names: tuple[str, ...] = ()  # where they are known
+    kind: Kind = "image"
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,9 @@ def read_member(line: str, count: int) -> Member:
         raise ValueError(f"client {said.client} says that it has {said.train} training images")
     if not 1 <= said.classes <= CLASSES:
         raise ValueError(f"client {said.client} says that its labels need {said.classes} classes; {CLASSES} may be")
-    if len(said.image) not in (1, 3) or min(said.image) < 1 or math.prod(said.image) > PIXELS:
+    if len(said.class_names) not in (0, said.classes) or any(len(name) > 100 for name in said.class_names):
+        raise ValueError(f"client {said.client} names {len(said.class_names)} classes of {said.classes}, or too long")
+    if not 1 <= len(said.image) <= AXES or min(said.image) < 1 or math.prod(said.image) > PIXELS:
         raise ValueError(f"client {said.client} says that its images are {said.image[:3]}; {PIXELS} numbers may be")
     if said.net not in (None, *NETS):
         raise ValueError(
@@ -186,7 +193,8 @@ def read_member(line: str, count: int) -> Member:
         )
     if said.budget is not None:
         parse_width(said.budget)
-    return replace(said, domain=printable(said.domain[:60]))
+    names = tuple(printable(name) for name in said.class_names)
+    return replace(said, domain=printable(said.domain[:60]), class_names=names)
 
 
 def pack_job(job: Job, download: Weights, agreed: str) -> RecordDict:

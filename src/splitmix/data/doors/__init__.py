@@ -50,6 +50,11 @@ def _holds(*suffixes: str) -> Callable[[Any], bool]:
     return takes
 
 
+def is_table(path: str) -> bool:
+    """Whether this is a table, or a folder of them."""
+    return Path(path).exists() and _holds(*TABLES)(Path(path))
+
+
 DOORS = (
     Door(".npz files, one domain each", _holds(".npz"), read_arrays),
     Door("a CSV or Parquet table with a label column", _holds(*TABLES), read_tables),

@@ -1,0 +1,217 @@
+"""Arrays of any rank, data sets of PyTorch and Hugging Face: what becomes of them, and what is refused."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import splitmix
+from splitmix.core.errors import UserError
+from splitmix.core.inputs import made
+from splitmix.data.doors import DOORS, read
+from splitmix.data.reading import parse_reading
+from splitmix.data.task import make_task, task_from_arrays
+
+SETTINGS = {"rounds": 1, "clients": 2, "atom": "1/2", "budgets": "1/2 1", "workers": 1, "progress": False}
+LABELS = np.arange(60) % 2
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("x", "how", "kind", "dtype"),
+    [
+        (RNG.random((60, 8, 8, 3)), {}, "image", np.float32),
+        (RNG.integers(0, 255, (60, 8, 8, 3)), {}, "image", np.uint8),
+        (RNG.normal(size=(60, 8, 8, 3)), {}, "signal", np.float32),
+        (RNG.random((60, 5)), {}, "features", np.float32),
+        (RNG.normal(size=(60, 3, 100)), {}, "signal", np.float32),
+        (RNG.normal(size=(60, 4, 8, 8, 3)), {}, "signal", np.float32),
+        (RNG.integers(0, 99, (60, 12)), {}, "features", np.float32),
+        (RNG.integers(0, 99, (60, 12)), {"kind": "tokens"}, "tokens", np.int64),
+        (RNG.integers(0, 99, (60, 2, 12)), {"kind": "signal"}, "signal", np.float32),
+        (torch.rand(60, 5), {}, "features", np.float32),
+    ],
+)
+def test_arrays_of_any_rank_are_taken_for_what_they_look_like_or_are_said_to_be(x, how, kind, dtype):
+    (domain,) = read((x, LABELS), how)
+    assert (domain.kind, domain.x_train.dtype, domain.x_train.shape[1:]) == (kind, dtype, tuple(x.shape[1:]))
+
+
+def test_a_dict_names_domains_or_training_and_test_parts():
+    x = RNG.random((60, 5))
+    assert [domain.name for domain in read({"north": (x, LABELS), "south": (x, LABELS)})] == ["north", "south"]
+    (domain,) = read({"train": (x, LABELS), "test": (x[:9], LABELS[:9])})
+    assert (len(domain.y_train), len(domain.y_test)) == (60, 9)
+    assert len(read((x, LABELS, x[:9], LABELS[:9]))[0].y_test) == 9
+
+
+def test_one_standardised_domain_makes_all_of_them_signals():
+    pixels, standardised = RNG.random((60, 4, 4, 1)), RNG.normal(size=(60, 4, 4, 1))
+    task = make_task("t", read({"a": (pixels, LABELS), "b": (standardised, LABELS)}), clients=2)
+    assert task.kind == "signal"
+
+
+@pytest.mark.parametrize(
+    ("source", "how", "sentence"),
+    [
+        ((RNG.random((60, 4, 4, 1)) * 9, LABELS), {}, "say kind='signal' if they were standardised"),
+        ((RNG.integers(0, 9, (60, 4, 4)), LABELS), {}, "write x[..., None] for grey images"),
+        ((RNG.random((60, 9)), LABELS), {"kind": "tokens"}, "give whole numbers from 0 on"),
+        ((-RNG.integers(1, 9, (60, 9)), LABELS), {"kind": "tokens"}, "give whole numbers from 0 on"),
+        ((RNG.random((60, 9, 2)), LABELS), {"kind": "features"}, "give (n, features)"),
+        ((RNG.random(60), LABELS), {}, "or more axes"),
+        (([[1, 2], [3]], [0, 1]), {}, "do not form an array"),
+        (({1: 2}, 3), {}, "item 0 of the data set is no (x, y)"),
+        ({}, {}, "there are no domains"),
+        (7, {}, "a int is no data that can be read"),
+        ("no/such/place", {}, "there is no file or folder"),
+        (TensorDataset(torch.zeros(0, 2), torch.zeros(0)), {}, "has no items"),
+        (TensorDataset(torch.zeros(4, 2)), {}, "item 0 of the data set is no (x, y)"),
+    ],
+)
+def test_what_cannot_be_read_gets_one_sentence(source, how, sentence):
+    with pytest.raises(UserError) as caught:
+        read(source, how)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"labels": "y"}, "did you mean 'label'"),
+        ({"size": 0}, "size of data is '0'"),
+        ({"size": "28x28x2"}, "with 1 or 3 channels"),
+        ({"size": 99999}, "size of data is '99999'"),
+        ({"kind": "film"}, "unknown kind of data 'film'"),
+        ({"label": 3}, "label of data is '3'"),
+        ({"without": "id"}, "give a list of columns"),
+        ({"test_ratio": 2}, "test_ratio of data is '2'"),
+    ],
+)
+def test_mistaken_settings_get_one_sentence(how, sentence):
+    with pytest.raises(UserError) as caught:
+        parse_reading(how)
+    assert sentence in str(caught.value)
+
+
+def test_every_door_says_what_it_takes():
+    assert len({door.about for door in DOORS}) == len(DOORS) == 4
+
+
+class Shapes(Dataset):
+    """Pictures of Pillow's, as torchvision's data sets give them."""
+
+    classes = ("round", "square")
+
+    def __init__(self, count=40, size=(9, 7)):
+        self.count, self.size = count, size
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, row):
+        if row >= self.count:
+            raise IndexError(row)
+        return Image.new("RGB", self.size if row else (9, 7), (row, 0, 0)), row % 2
+
+
+def test_a_torch_data_set_of_pictures_brings_its_classes():
+    (domain,) = read(Shapes())
+    assert (domain.x_train.shape[1:], domain.class_names, domain.kind) == ((7, 9, 3), ("round", "square"), "image")
+    assert sorted(np.concatenate([domain.x_train, domain.x_test])[:, 0, 0, 0]) == list(range(40))
+    with pytest.raises(UserError, match=r"item 1 of the data set has shape .* by data=\{size=...\}"):
+        read(Shapes(size=(5, 5)))
+    assert read(Shapes(size=(5, 5)), {"size": 8})[0].x_train.shape[1:] == (8, 8, 3)
+
+
+def test_tensors_of_images_have_their_channels_moved_behind():
+    x = torch.rand(40, 3, 6, 5)
+    (domain,) = read(TensorDataset(x, torch.arange(40) % 2))
+    assert domain.x_train.shape[1:] == (6, 5, 3)
+    assert read(TensorDataset(x, torch.arange(40) % 2), {"kind": "signal"})[0].x_train.shape[1:] == (3, 6, 5)
+
+
+def test_a_data_set_that_does_not_fit_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("splitmix.data.doors.objects.MOST_MEMORY", 1000)
+    with pytest.raises(UserError, match="more than 1,000 bytes; give a folder of pictures"):
+        read(Shapes())
+
+
+class HuggingFace:
+    """Looks like a data set of Hugging Face with a column of pictures."""
+
+    def __init__(self, count=30, names=("cat", "dog"), broken=None):
+        self.pictures = [Image.new("L", (50 + row, 60), row) for row in range(count)]
+        self.labels, self.broken, self.column_names = [row % 2 for row in range(count)], broken, ["image", "label"]
+        self.features = {"image": type("Image", (), {})(), "label": SimpleNamespace(names=list(names))}
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return {"label": self.labels}[key]
+        if key == self.broken:
+            raise OSError("truncated")
+        return {"image": self.pictures[key], "label": self.labels[key]}
+
+
+def test_a_hugging_face_data_set_of_pictures_is_decoded_when_it_is_needed():
+    domains = read({"a": HuggingFace(), "b": HuggingFace(24)}, {"size": "8x8x1"})
+    task = make_task("t", domains, clients=2)
+    assert (task.class_names, task.image, task.kind) == (("cat", "dog"), (8, 8, 1), "image")
+    rows = np.arange(len(task.train.labels))
+    shown = [domain.x_train.take(np.arange(len(domain.y_train))) for domain in domains]
+    assert np.array_equal(made(task.train.images, rows), np.concatenate(shown))
+    assert read({"train": HuggingFace(), "test": HuggingFace(6)})[0].x_test.shape == (6, 32, 32, 3)
+
+
+def test_a_row_that_cannot_be_decoded_is_named():
+    (domain,) = read(HuggingFace(broken=3), {"size": 8})
+    with pytest.raises(UserError, match=r"row 3 of the data set cannot be had \(truncated\)"):
+        [part.take(np.arange(len(part))) for part in (domain.x_train, domain.x_test)]
+
+
+def test_a_row_without_a_label_is_named():
+    data = HuggingFace()
+    data.labels[5] = -1
+    with pytest.raises(UserError, match="row 5 has no label"):
+        read(data)
+
+
+def words(width):
+    features = int(16 * width)
+    pool = nn.Sequential(nn.Flatten(), nn.Linear(12 * features, features), nn.BatchNorm1d(features), nn.ReLU())
+    return nn.Sequential(nn.Embedding(99, features), pool, nn.Linear(features, 2))
+
+
+def waves(width):
+    channels = int(16 * width)
+    layers = (nn.Conv1d(3, channels, 5), nn.BatchNorm1d(channels), nn.ReLU(), nn.AdaptiveAvgPool1d(4), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(4 * channels, 2))
+
+
+@pytest.mark.parametrize(
+    ("x", "build", "kind"),
+    [
+        (RNG.integers(0, 49, (60, 12)) + 50 * LABELS[:, None], words, "tokens"),
+        (RNG.normal(size=(60, 3, 40)) + LABELS[:, None, None], waves, "signal"),
+    ],
+)
+def test_tokens_and_signals_train_and_predict_with_a_net_of_ones_own(x, build, kind):
+    model = splitmix.train((x, LABELS), build, data={"kind": kind}, **{**SETTINGS, "rounds": 4, "batch": 8})
+    assert model.result["kind"] == kind
+    assert model.result["scores"][-1]["accuracy"] > 0.8
+    assert model.predict(x[:20], width="1/2").classes.shape == (20,)
+    with pytest.raises(UserError, match="but the model takes"):
+        model.predict(x[..., :5])
+
+
+def test_attacks_are_for_images():
+    task = task_from_arrays({"a": (RNG.normal(size=(60, 3, 40)), LABELS)}, clients=2)
+    with pytest.raises(UserError, match=r"attacks are made on images in \[0, 1\]"):
+        splitmix.train(task, waves, objective={"name": "adversarial", "dual": False}, **SETTINGS)
