@@ -82,7 +82,7 @@ class FirstRound(Watcher):
 
 
 def measured(folder: Path, workers: int) -> Row:
-    """What two rounds take; the clock starts here, processor time with the process, so it has PyTorch's loading in it."""
+    """What two rounds take; the clock starts here, processor time with the process."""
     watcher = FirstRound()
     setup = set_up(make_config({"task": str(folder), **SETTINGS}))
     listed = perf_counter() - watcher.began
