@@ -57,6 +57,9 @@ class Calls:
         self.seen.append((robust, training))
         return [(x.flatten(-3) @ torch.eye(36, 3, dtype=x.dtype)).expand(2, -1, -1)]
 
+    def fixed(self, place, robust=0.0):
+        return lambda images: self(images, robust, training=False, only=[place])[0]
+
 
 def train(objective, parts=PARTS, *, build=dual, stacked=True, plan=PLAN, layout=LAYOUT, tracked=True):
     """Weights before and after local training in float64."""
@@ -244,6 +247,7 @@ def test_the_losses_are_weighed_by_the_lambda_that_was_drawn():
         return [net.run(ATOM, weights, x, robust, training=training)]
 
     forward.widths = [ATOM]
+    forward.fixed = lambda place, robust=0.0: net.fixed(ATOM, weights, robust)
     loss = OnceForAll(QUIET, lambdas=(0.4,))(forward, x.double(), y, torch.Generator())
     made = QUIET(lambda images: forward(images, 0.4, training=False)[0], x.double(), y, torch.Generator())
     clean, adversarial = (cross_entropy(forward(i, 0.4)[0], y) for i in (x.double(), made))

@@ -34,6 +34,9 @@ class Answers:
     def __call__(self, x, robust=0.0, *, training=True, only=None):
         return [self.logits]
 
+    def fixed(self, place, robust=0.0):
+        return lambda images: self.logits.detach()
+
 
 def by_hand(logits, temperature=2.0):
     """T^2 KL(mean || base), mean over the batch, sum over the bases."""

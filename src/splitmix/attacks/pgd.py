@@ -1,7 +1,7 @@
 """Projected gradient descent (PGD): images that a net gets wrong, each within a small distance of a given one."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,12 +89,12 @@ class PGD:
     def _walk(self, predict: Predict, x: Tensor, y: Tensor, lead: int, rng: torch.Generator) -> Tensor:
         ball = BALLS[self.norm]
         change = ball.draw(x, self.eps, lead, rng) if self.random_start else torch.zeros_like(x)
-        here = (x + change).clamp_(0, 1)
+        here, project = (x + change).clamp_(0, 1), ball.around(x, self.eps, lead)
         for _ in range(self.steps):
             loss = losses(predict(here.requires_grad_()), y).sum()  # bases are independent: one sum serves all
             (slope,) = torch.autograd.grad(loss, here)
             with torch.no_grad():
-                here = ball.project(x, here + ball.ascend(slope, self.step, lead), self.eps, lead)
+                here = project(here.detach().add_(ball.ascend(slope, self.step, lead)))
         return here
 
 
@@ -114,11 +114,11 @@ class Ball(Protocol):
         ...
 
     def ascend(self, slope: Tensor, step: float, lead: int) -> Tensor:
-        """The step that increases the loss most."""
+        """The step that increases the loss most; it may be written in place of the slope."""
         ...
 
-    def project(self, x: Tensor, point: Tensor, eps: float, lead: int) -> Tensor:
-        """The nearest point that is both in the ball around x and in [0, 1]."""
+    def around(self, x: Tensor, eps: float, lead: int) -> Callable[[Tensor], Tensor]:
+        """What gives the nearest point that is both in the ball around x and in [0, 1]; it may write to its argument."""
         ...
 
 
@@ -131,10 +131,11 @@ class Linf:
         return torch.empty(x.shape, dtype=x.dtype).uniform_(-eps, eps, generator=rng).to(x.device)
 
     def ascend(self, slope: Tensor, step: float, lead: int) -> Tensor:
-        return slope.sign().mul_(step)
+        return slope.sign_().mul_(step)
 
-    def project(self, x: Tensor, point: Tensor, eps: float, lead: int) -> Tensor:
-        return point.clamp_((x - eps).clamp_(min=0), (x + eps).clamp_(max=1))
+    def around(self, x: Tensor, eps: float, lead: int) -> Callable[[Tensor], Tensor]:
+        low, high = (x - eps).clamp_(min=0), (x + eps).clamp_(max=1)
+        return lambda point: point.clamp_(low, high)
 
 
 class L2:
@@ -152,6 +153,9 @@ class L2:
         steepest = slope.abs().flatten(lead).amax(-1).clamp(min=torch.finfo(slope.dtype).tiny)
         slope = slope / _spread(steepest, slope)  # the square of a tiny slope would be 0
         return slope * _spread(step / _length(slope, lead), slope)
+
+    def around(self, x: Tensor, eps: float, lead: int) -> Callable[[Tensor], Tensor]:
+        return lambda point: self.project(x, point, eps, lead)
 
     def project(self, x: Tensor, point: Tensor, eps: float, lead: int) -> Tensor:
         """It is x + clamp(s * change), with the largest s <= 1 that the ball allows.

@@ -100,18 +100,26 @@ class Parts:
     def __call__(
         self, x: Tensor, robust: float = 0.0, *, training: bool = True, only: Sequence[int] | None = None
     ) -> Sequence[Tensor]:
+        return [self.net.run(width, own, x, robust, training=training) for width, own in self._entries(only)]
+
+    def fixed(self, place: int, robust: float = 0.0) -> Predict:
+        ((width, own),) = self._entries([place])
+        return self.net.fixed(width, own, robust)
+
+    def _entries(self, only: Sequence[int] | None) -> list[tuple[Width, Weights]]:
+        """The entries of the parts of each width, or of the widths at some places."""
         whole = covering(self.parts)
         row = {part.base: i for i, part in enumerate(whole)}
         groups = list(group_by_width(self.parts).values())
         chosen = groups if only is None else [groups[i] for i in only]
         nested = windows(self.net, whole[0].width, self.leaves, [replace(group[0], shift=0) for group in chosen])
-        logits = []
+        found = []
         for group, entries in zip(chosen, nested, strict=True):
             bases = [row[part.base] for part in group]
             if bases != list(range(len(whole))):
                 entries = {name: value[bases] for name, value in entries.items()}
-            logits.append(self.net.run(group[0].width, entries, x, robust, training=training))
-        return logits
+            found.append((group[0].width, entries))
+        return found
 
 
 def score_client(job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms) -> Tally:
@@ -253,8 +261,9 @@ def noisy_images(job: Calibrate, net: Net, width: Width, weights: Weights, split
     """What the attack makes of some of the images, in batches, for each base its own, as in training."""
     assert job.noise is not None
     some, rng = drawn(split, ATTACKED, 0, job.client), torch_rng_for(0, "calibrate", job.client)
+    predict = net.fixed(width, weights, 1.0)
     for picks in even_batches(len(some), job.batch):
-        yield job.noise(lambda images: net.run(width, weights, images, 1.0), *some.batch(picks), rng)
+        yield job.noise(predict, *some.batch(picks), rng)
 
 
 def mean_moments(measured: Iterable[Weights]) -> Weights:

@@ -36,7 +36,10 @@ class Net:
         return f"Net({name}{', stacked' if self.stacked else ''})"
 
     def template(self, width: Width, norm: str = "stored") -> "Template":
-        """The net at a width; its norms hold statistics (`stored`), none (`batch`), or the last batch's (`measure`)."""
+        """The net at a width; its norms hold statistics (`stored`), none (`batch`), or the last batch's (`measure`).
+
+        Of one that is `folded` only those norms are left that cannot be part of other layers.
+        """
         if (width, norm) not in self._templates:
             self._templates[width, norm] = Template(_with_norms(self.build(width), norm))
         return self._templates[width, norm]
@@ -84,6 +87,18 @@ class Net:
         """
         template = self.template(width, "stored" if self.has_statistics(width, weights) else "batch")
         return self._run(template, weights, x, robust, training)
+
+    def fixed(self, width: Width, weights: Weights, robust: float | Tensor = 0.0) -> Callable[[Tensor], Tensor]:
+        """The same with fixed norms, as a function of images alone: gradients flow to them, none to the weights.
+
+        Norms become part of the layers before them, once for all images, where the net can do that (`fold`).
+        """
+        weights, template = {name: value.detach() for name, value in weights.items()}, self.template(width)
+        folded = template.module.fold(weights, robust) if hasattr(template.module, "fold") else None  # type: ignore
+        if folded is None or not self.has_statistics(width, weights):
+            return lambda x: self.run(width, weights, x, robust)
+        bare = self.template(width, "folded")
+        return lambda x: self._run(bare, folded, x, robust, training=False)
 
     def has_statistics(self, width: Width, weights: Weights) -> bool:
         names = self.statistic_names(width)
@@ -176,6 +191,8 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def _with_norms(module: nn.Module, norm: str) -> nn.Module:
+    if norm == "folded":
+        return module.without_norms()  # type: ignore[operator,no-any-return]
     for layer in module.modules():
         if isinstance(layer, TorchNorm):
             layer.num_batches_tracked = None

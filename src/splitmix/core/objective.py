@@ -30,6 +30,10 @@ class Forward(Protocol):
         """Logits of all widths, or of those at the places `only`; nothing else is computed."""
         ...
 
+    def fixed(self, place: int, robust: float = 0.0) -> Predict:
+        """The parts of the width at a place as a function of images: fixed norms, and no gradient for the weights."""
+        ...
+
 
 class Attack(Protocol):
     """Makes adversarial images; `name` says in full which attack it is, `weak` that it proves little robustness."""

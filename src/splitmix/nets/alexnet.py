@@ -13,6 +13,15 @@ class AlexNet(ScaledNet):
     """FedBN's AlexNet for photographs and drawings at any width."""
 
     blocks: ClassVar = {"fc1.weight": 36}  # the last feature map is pooled to 6x6
+    behind: ClassVar = {
+        "norm1": "conv1",
+        "norm2": "conv2",
+        "norm3": "conv3",
+        "norm4": "conv4",
+        "norm5": "conv5",
+        "norm6": "fc1",
+        "norm7": "fc2",
+    }
     image = (256, 256, 3)
     any_size = True  # the adaptive pool makes a map of 6x6 of any image
 

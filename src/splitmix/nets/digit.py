@@ -13,6 +13,7 @@ class Digit(ScaledNet):
     """FedBN's CNN for digits at any width."""
 
     blocks: ClassVar = {"fc1.weight": 49}  # the last feature map is 7x7
+    behind: ClassVar = {"norm1": "conv1", "norm2": "conv2", "norm3": "conv3", "norm4": "fc1", "norm5": "fc2"}
     image = (28, 28, 3)
 
     def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:

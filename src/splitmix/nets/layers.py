@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from splitmix.core.types import Weights
 from splitmix.core.width import parse_dial
+from splitmix.nets.images import FEW, OwnImages
 
 
 class Conv(nn.Module):
@@ -37,6 +39,9 @@ class Conv(nn.Module):
         if stride > 1 and self.padding == 0 and self.weight.shape[3:] == (1, 1):
             # the same numbers, but safe: with a stride PyTorch 2.13 writes past the end of gradients of few channels
             x, stride = x[:, :, ::stride, ::stride], 1
+        if inputs < FEW and stride == 1 and torch.is_grad_enabled() and (groups > 1 or x.requires_grad):
+            convolve: Callable[..., Tensor] = OwnImages.apply
+            return convolve(x, self.weight.flatten(0, 1), bias, self.padding, groups)
         return F.conv2d(x, self.weight.flatten(0, 1), bias, stride, self.padding, groups=groups)
 
 
@@ -157,6 +162,7 @@ class ScaledNet(nn.Module):
 
     stackable = True
     blocks: ClassVar[Mapping[str, int]] = {}  # inputs of a channel, behind a flattened map
+    behind: ClassVar[Mapping[str, str]] = {}  # norms that see what one layer gives, and nothing else; and that layer
 
     def __init__(
         self,
@@ -173,6 +179,37 @@ class ScaledNet(nn.Module):
     def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:
         """Make the layers of a width; `norm` makes one for so many channels."""
         raise NotImplementedError
+
+    def fold(self, weights: Weights, robust: float) -> Weights | None:
+        """Stacked entries of the net without norms: each is part of the layer before it. None where that cannot be.
+
+        With fixed statistics a norm at either end of its dial is an affine map of each channel.
+        """
+        norms = {name: getattr(self, name) for name in self.behind}
+        if robust not in (0, 1) or any(type(norm) is not Norm for norm in norms.values()):
+            return None
+        folded = dict(weights)
+        for name, layer in self.behind.items():
+            twin = "clean" if robust == 0 or norms[name].noisy is None else "noisy"
+            kept = (f"{name}.{twin}.{entry}" for entry in ("weight", "bias", "running_mean", "running_var"))
+            gain, shift, mean, var = (weights[entry] for entry in kept)
+            scale, weight = gain * torch.rsqrt(var + norms[name].clean.eps), weights[f"{layer}.weight"]
+            folded[f"{layer}.weight"] = weight * scale.view(*scale.shape, *(1,) * (weight.dim() - 2))
+            folded[f"{layer}.bias"] = (weights[f"{layer}.bias"] - mean) * scale + shift
+        return folded
+
+    def without_norms(self) -> "ScaledNet":
+        """Itself, with nothing in the place of the norms that `fold` makes part of other layers."""
+        for name in self.behind:
+            setattr(self, name, Nothing())
+        return self
+
+
+class Nothing(nn.Module):
+    """In the place of a norm."""
+
+    def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
+        return x
 
 
 def norms(width: Fraction, rescale_layers: Rescale, *, dual: bool, film: bool) -> MakeNorm:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.objective import Attack, Forward, Objective, Trial
+from splitmix.core.objective import Attack, Forward, Objective, Predict, Trial
 from splitmix.core.width import Width, parse_dial
 from splitmix.objectives.losses import cross_entropy, mask_absent
 
@@ -63,11 +63,7 @@ class Adversarial(Objective):
         robust = 1.0 if self.dual else 0.0
         losses = []
         for place in range(len(forward.widths)):
-
-            def predict(images: Tensor, only: tuple[int, ...] = (place,)) -> Tensor:
-                return forward(images, robust, training=False, only=only)[0]
-
-            images = self.attack(predict, x, y, rng)  # (base, batch, channel, height, width)
+            images = self.attack(forward.fixed(place, robust), x, y, rng)  # (base, batch, channel, height, width)
             losses.append(self._loss(forward(images, robust, only=[place])[0], y))
         return torch.stack(losses).sum()
 
@@ -125,6 +121,9 @@ class AtDial:
         self, x: Tensor, robust: float = 0.0, *, training: bool = True, only: Sequence[int] | None = None
     ) -> Sequence[Tensor]:
         return self.forward(x, self.robust, training=training, only=only)
+
+    def fixed(self, place: int, robust: float = 0.0) -> Predict:
+        return self.forward.fixed(place, self.robust)
 
 
 def _checked(lambdas: object) -> tuple[float, ...]:

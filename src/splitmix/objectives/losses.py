@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from splitmix.core.objective import Forward, Objective, Trial
+from splitmix.core.objective import Forward, Objective, Predict, Trial
 from splitmix.core.width import Width
 
 
@@ -109,6 +109,9 @@ class OneWidth:
         places = [self.place] if only is None else [self.place for _ in only]
         return self.forward(x, robust, training=training, only=places)
 
+    def fixed(self, place: int, robust: float = 0.0) -> Predict:
+        return self.forward.fixed(self.place, robust)
+
 
 @dataclass(frozen=True)
 class Heard:
@@ -128,6 +131,9 @@ class Heard:
         if training:
             self.seen.extend(logits)
         return logits
+
+    def fixed(self, place: int, robust: float = 0.0) -> Predict:
+        return self.forward.fixed(place, robust)
 
 
 def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
