@@ -118,7 +118,7 @@ class Ball(Protocol):
         ...
 
     def around(self, x: Tensor, eps: float, lead: int) -> Callable[[Tensor], Tensor]:
-        """What gives the nearest point that is both in the ball around x and in [0, 1]; it may write to its argument."""
+        """Gives the nearest point that is in the ball around x and in [0, 1], written to what it gets."""
         ...
 
 
