@@ -82,6 +82,15 @@ def test_a_body_that_is_no_question_is_refused(alive, body):
     assert len(refused.json()["error"]) < 400
 
 
+def test_nan_is_no_json(alive):
+    refused = post_raw(alive, BODIES["NaN"], "application/json")
+    assert (refused.status_code, "no JSON" in refused.json()["error"]) == (400, True)
+
+
+def test_countless_settings_are_counted_and_not_read(alive):
+    assert post(alive, **{f"x{i}": i for i in range(10_000)}).json()["error"].startswith("10000 settings were sent")
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "image/png", "", "application/x-www-form-urlencoded"])
 def test_other_kinds_of_body_are_named(alive, kind):
     assert post_raw(alive, b"x=1", kind).status_code == 415
