@@ -174,3 +174,69 @@ def forge_pickle(data: bytes, rng: Random) -> bytes:
     steps = b"".join(rng.choice(STEPS) for _ in range(rng.randrange(1, 9))) * rng.choice((1, 1, 1, 50, 5000))
     at = rng.choice((2, rng.randrange(min(200, len(data))), len(data) - 1))
     return data[:at] + steps + data[at:]
+
+
+OPERATORS = [  # in the place of an operator: some that a graph may take, and some that none may
+    *("Relu", "Conv", "Gemm", "MatMul", "Add", "Reshape", "Transpose", "Slice", "Split", "Concat", "Gather", "Expand"),
+    *("Pad", "MaxPool", "AveragePool", "Norm", "InstanceNormalization", "LayerNormalization", "ReduceMean", "Softmax"),
+    *(
+        "If",
+        "Loop",
+        "Scan",
+        "Constant",
+        "ConstantOfShape",
+        "Resize",
+        "Tile",
+        "Range",
+        "NonZero",
+        "Shape",
+        "LSTM",
+        "os.system",
+    ),
+]
+SIDES = [-(2**63), -2, -1, 0, 1, 2, 3, 7, 8, 64, 1000, 4096, 2**20, 2**31, 2**31 - 1, 2**62, 2**63]
+
+
+def forge_graph(graph: dict[str, Any], rng: Random) -> None:
+    """Lie about a graph's operators, settings, shapes, names, constants or order; sometimes several times."""
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        steps = graph["steps"]
+        step = rng.choice(steps) if steps else {}
+        lie = rng.randrange(10)
+        if lie == 0:
+            step["op"] = rng.choice(OPERATORS)
+        elif lie <= 2 and step.get("settings"):
+            key = rng.choice(list(step["settings"]))
+            value = step["settings"][key]
+            if isinstance(value, list) and value and rng.random() < 0.8:
+                value[rng.randrange(len(value))] = rng.choice(SIDES)
+            else:
+                step["settings"][key] = rng.choice([*SIDES, 0.5, -1e30, [], [1] * 9, [2**31] * 4])
+        elif lie == 3:
+            shape = rng.choice([graph["sample"], *graph["entries"].values()])
+            shape[rng.randrange(len(shape))] = rng.choice(SIDES)
+        elif lie == 4 and step:
+            names = [name for other in steps for name in (*other["takes"], *other["gives"])]
+            step[rng.choice(("takes", "gives"))] = rng.choices(names, k=rng.choice((1, 1, 2, 3)))
+        elif lie == 5 and step:
+            steps.remove(step)
+        elif lie == 6 and step:
+            steps.insert(rng.randrange(len(steps)), json.loads(json.dumps(step)))
+        elif lie == 7:
+            size = rng.choice((1, 2, 100, 70_000))
+            graph["constants"][f"%{rng.randrange(10**6)}"] = {
+                "shape": [rng.choice((size, 2**31))],
+                "numbers": [0.5] * size,
+            }
+        elif lie == 8:
+            place = {
+                "op": "Expand",
+                "takes": ["%0"],
+                "gives": [f"%{rng.randrange(10**6)}"],
+                "settings": {"shape": [rng.choice(SIDES)] * 4},
+            }
+            steps.append(place)
+            graph["answer"] = rng.choice((*place["gives"], "%0", "../x"))
+        elif lie == 9:
+            replace_one(graph, rng)
+            return  # nothing is where it was

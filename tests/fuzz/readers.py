@@ -13,12 +13,14 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 import torch
 
-from fuzz.mutators import Mutate, blind, forge_array, forge_json, forge_pickle, forge_zip, replace_one
-from helpers.bundles import made_up_grid, random_bundle, replace_base, sealed, with_header
+from fuzz.mutators import Mutate, blind, forge_array, forge_graph, forge_json, forge_pickle, forge_zip, replace_one
+from helpers.bundles import made_up_grid, own_bundle, random_bundle, replace_base, sealed, with_header
 from helpers.made_runs import fake_run
 from helpers.originals import cifar_python
+from helpers.plain_nets import PLAIN_NETS
 from helpers.serving import OPEN, PICTURES, png
 from helpers.toys import PLAN, bases, toy_weights
 from splitmix.core.errors import UserError
@@ -188,6 +190,28 @@ def bundle_manifest(folder: Path) -> Reader:
     return Reader((seed,), read, (blind, forge, forge))
 
 
+def bundle_graph(folder: Path) -> Reader:
+    """Graphs of several nets, each with the hash that goes with what was made of it."""
+    pytest.importorskip("onnxruntime", reason='ONNX Runtime is not installed; pip install "splitmix[onnx]"')
+    kinds = {"resnet": "image", "transformer": "signal", "group-norm": "image", "signal": "signal"}
+    paths = [own_bundle(folder / name, *PLAIN_NETS[name], kind=kind).path for name, kind in kinds.items()]
+    seeds = [(path / "manifest.json").read_bytes() for path in paths]
+
+    def forge(data: bytes, rng: Random) -> bytes:
+        said = json.loads(data)
+        forge_graph(said["graph"], rng)
+        return sealed(said)
+
+    def read(data: bytes) -> None:
+        hashes = [json.loads(seed)["bases"][0]["sha256"].encode() for seed in seeds]
+        where = next((path for path, known in zip(paths, hashes, strict=True) if known in data), paths[0])
+        (where / "manifest.json").write_bytes(data)
+        model = Model.load(where)
+        model.predict(np.zeros((2, *model.image), np.float32))
+
+    return Reader(tuple(seeds), read, (blind, forge, forge, forge))
+
+
 def bundle_base(folder: Path) -> Reader:
     path = random_bundle(folder / "whole", atom="1/64", bases=2).path
     seed, told = (path / "base-0.safetensors").read_bytes(), (path / "manifest.json").read_bytes()
@@ -308,6 +332,7 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "grid": grid,
     "checkpoint": checkpoint,
     "bundle manifest": bundle_manifest,
+    "bundle graph": bundle_graph,
     "bundle base": bundle_base,
     "json body": json_body,
     "form": form,

@@ -139,7 +139,7 @@ def test_the_file_that_onnx_runtime_is_given_is_one_that_onnx_reads(tmp_path):
     onnx = pytest.importorskip("onnx")
     for name, (build, sample) in PLAIN_NETS.items():
         bundle = own_bundle(tmp_path / name, build, sample, kind=KINDS.get(name, "image"))
-        weights = {entry: value[0] for entry, value in bundle.read([0]).items()}
+        weights = bundle.read_base(0)
         for measuring in (False, True):
             model = onnx.load_from_string(onnx_bytes(bundle.manifest.graph, weights, measuring=measuring))
             onnx.checker.check_model(model, full_check=True)

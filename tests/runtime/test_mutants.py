@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fuzz.mutators import replace_one
+from fuzz.mutators import forge_graph, replace_one
 from helpers.bundles import StandingAttack, images, random_bundle, replace_base, sealed, with_header
 from helpers.toys import within
 from splitmix import Model
@@ -99,6 +99,14 @@ def retype(path, rng):
     forge_manifest(path, rng, seal=lambda said: json.dumps(said).encode())
 
 
+def lie(path, rng):
+    """Another graph in the manifest, and the hash that goes with it."""
+    path = path.with_name("manifest.json")
+    said = json.loads(path.read_text())
+    forge_graph(said["graph"], rng)
+    path.write_bytes(sealed(said))
+
+
 def forge_header(path, rng):
     """A base with another header, and the manifest that goes with it."""
     number = rng.randrange(BASES)
@@ -115,7 +123,7 @@ def forge_bytes(path, rng):
 
 
 BLIND = (flip, cut, extend, splice, swap, lose, link, turn, retype)
-FORGED = (forge_manifest, forge_header, forge_bytes)
+FORGED = (forge_manifest, forge_header, forge_bytes, lie)
 
 
 def answer(path, **settings):

@@ -109,7 +109,7 @@ def bundle_outcome(
             atom=str(atom),
             sample=kind,
             image=list(image),
-            pixels=PIXELS if kind == "image" else "none",
+            pixels=PIXELS[kind],
             classes=class_names(config.task, record.classes, packing.classes or result.get("classes", ())),
             norm=norm,
             norm_text=NORM_TEXT[norm],

@@ -74,10 +74,9 @@ def graph_of(net: Sampled, weights: Weights, order: Sequence[int], *, own: bool)
 
 
 def _check(graph: Graph, net: Sampled, weights: Weights) -> None:
-    bases, x = (
-        OnnxBases.of(graph, {name: value.numpy() for name, value in weights.items()}),
-        net.made_up(CHECKED_SAMPLES),
-    )
+    count, x = len(next(iter(weights.values()))), net.made_up(CHECKED_SAMPLES)
+    rows = ({name: value[i].numpy() for name, value in weights.items()} for i in range(count))
+    bases = OnnxBases.of(graph, rows)
     reference = Net(net.build)
     reference.axes = len(net.sample)
     for dial in (0.0, 0.5, 1.0) if graph.dual else (0.0,):

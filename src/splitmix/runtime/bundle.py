@@ -135,12 +135,8 @@ class Bundle:
             raise UserError(f"'{self.path / file_name(count)}' is missing, though {later} is there; fetch it")
         return count
 
-    def read(self, bases: Sequence[int]) -> Arrays:
-        """These bases, stacked, as float32."""
-        rows = [self._read(base) for base in bases]
-        return {name: np.stack([row.pop(name) for row in rows]) for name in list(rows[0])}
-
-    def _read(self, base: int) -> Arrays:
+    def read_base(self, base: int) -> Arrays:
+        """The entries of one base, as float32."""
         path, said = self.path / file_name(base), self.manifest.bases[base]
         where = f"'{path}'"
         data = read_regular(path, said.bytes)

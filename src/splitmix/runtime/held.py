@@ -1,5 +1,6 @@
 """Bases in memory, on ONNX Runtime or on PyTorch; which of the two is a matter of what is installed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -27,7 +28,7 @@ class Bases(Protocol):
 
     def votes(self, start: int, stop: int, x: NDArray[Any], robust: float) -> Array: ...
 
-    def joined(self, weights: Arrays) -> "Bases": ...
+    def joined(self, rows: Iterable[Arrays]) -> "Bases": ...
 
     def calibrated(self, calibration: Calibration | None) -> "Bases": ...
 
@@ -59,7 +60,7 @@ def usual_backend(manifest: Manifest) -> str:
     return "onnx" if manifest.graph is not None and find_spec("onnxruntime") is not None else "torch"
 
 
-def open_bases(manifest: Manifest, weights: Arrays, backend: str) -> Bases:
+def open_bases(manifest: Manifest, rows: Iterable[Arrays], backend: str) -> Bases:
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
     if backend == "onnx":
@@ -67,11 +68,11 @@ def open_bases(manifest: Manifest, weights: Arrays, backend: str) -> Bases:
             raise UserError("this bundle has no graph for ONNX Runtime; bundle the run again, or use backend='torch'")
         from splitmix.runtime.onnx_bases import OnnxBases
 
-        return OnnxBases.of(manifest.graph, weights)
+        return OnnxBases.of(manifest.graph, rows)
     manifest.build()  # first of all: it says what is missing
     from splitmix.runtime.torch_bases import TorchBases
 
-    return TorchBases.of(manifest, weights)
+    return TorchBases.of(manifest, rows)
 
 
 def as_tensor(array: Array) -> Any:

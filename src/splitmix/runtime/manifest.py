@@ -30,7 +30,12 @@ UnitShare = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 NormKind = Literal["global", "tracked"]
 Storage = Literal["float32", "float16"]
-PIXELS: Literal["uint8 divided by 255, or float from 0 to 1"] = "uint8 divided by 255, or float from 0 to 1"
+PIXELS = {  # how samples of a kind are given
+    "image": "uint8 divided by 255, or float from 0 to 1",
+    "features": "numbers as they stand in the table",
+    "signal": "numbers as in training",
+    "tokens": "whole numbers",
+}
 TensorSpec = tuple[tuple[int, ...], str]  # shape and type of a tensor, as safetensors names it
 ITEM = {"F32": 4, "F16": 2}  # bytes of a number
 STORED = {"float32": "F32", "float16": "F16"}
@@ -120,7 +125,7 @@ class Manifest(ManifestRecord):
     atom: WidthText
     sample: Kind = "image"
     image: Annotated[list[Annotated[int, Field(ge=1, le=1 << 20)]], Field(min_length=1, max_length=3)]
-    pixels: Literal["uint8 divided by 255, or float from 0 to 1", "none"] = PIXELS
+    pixels: Text = PIXELS["image"]
     classes: Annotated[list[Name], Field(max_length=10_000)]
     norm: NormKind
     norm_text: Text
@@ -207,6 +212,8 @@ def _check_schema(said: Manifest) -> None:
 def _check_net(said: Manifest) -> None:
     if said.sample == "image" and (len(said.image) != 3 or max(said.image) > 2048):
         raise ValueError("its images have no height, width and channels of at most 2048")
+    if said.pixels != PIXELS[said.sample]:
+        raise ValueError(f"its {said.sample} are given in another way than this version of splitmix knows")
     if said.scaling and not [len(said.scaling.mean)] == [len(said.scaling.deviation)] == said.image:
         raise ValueError("its scaling is not one of its features")
     if said.graph is None:

@@ -73,8 +73,7 @@ class Model:
         self.default = Dial()
         self._turning, self._changing = Lock(), Lock()
         self._twins: tuple[Held, Bases] | None = None
-        weights = bundle.read(range(bases))  # first of all: it refuses what is damaged
-        self._held = Held.of(open_bases(bundle.manifest, weights, backend), calibration)
+        self._held = Held.of(open_bases(bundle.manifest, map(bundle.read_base, range(bases)), backend), calibration)
 
     @classmethod
     def load(
@@ -107,7 +106,7 @@ class Model:
         with self._changing:
             held, there = self._held, self.bundle.arrived()
             if there > held.bases.count:
-                new = self.bundle.read(range(held.bases.count, there))
+                new = map(self.bundle.read_base, range(held.bases.count, there))
                 self._held = Held.of(held.bases.joined(new), held.calibration)
         return self.widths
 
@@ -262,7 +261,7 @@ class Model:
             if graph is not None and held.bases.backend == "onnx" and not self.dual:
                 from splitmix.runtime.onnx_bases import measured
 
-                statistics = measured(graph, self.bundle.read(range(held.bases.count)), batches)
+                statistics = measured(graph, map(self.bundle.read_base, range(held.bases.count)), batches)
             else:
                 statistics, said = self._measured_in_torch(held, batches, attack)
             found = Calibration(statistics, len(samples), said)
@@ -305,7 +304,7 @@ class Model:
         if not self._twins or self._twins[0] is not held:
             bases = held.bases
             if bases.backend != "torch":
-                bases = open_bases(self.manifest, self.bundle.read(range(bases.count)), "torch")
+                bases = open_bases(self.manifest, map(self.bundle.read_base, range(bases.count)), "torch")
                 bases = bases.calibrated(held.calibration) if held.calibration else bases
             self._twins = (held, bases)
         return self._twins[1]  # type: ignore[return-value]

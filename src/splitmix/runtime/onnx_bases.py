@@ -1,6 +1,6 @@
 """Bases on ONNX Runtime: a session for each, and norms that go in with the samples; nothing here needs PyTorch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -35,18 +35,24 @@ class OnnxBases:
     backend = "onnx"
 
     @classmethod
-    def of(cls, graph: Graph, weights: Arrays) -> "OnnxBases":
-        sessions = tuple(open_session(onnx_bytes(graph, row)) for row in rows_of(weights))
-        norms = {name: weights[name] for name in graph.norm_entries()}
-        return cls(graph, sessions, norms, fold(graph, norms, len(sessions)))
+    def of(cls, graph: Graph, rows: Iterable[Arrays]) -> "OnnxBases":
+        """From the entries of each base in turn: the session that is made of them holds them from then on."""
+        sessions, kept, names = [], [], sorted(graph.norm_entries())
+        for row in rows:
+            data = onnx_bytes(graph, row)
+            kept.append([row[name].copy() for name in names])
+            row.clear()  # before the session makes a copy of its own
+            sessions.append(open_session(data))
+        norms = {name: np.stack(values) for name, values in zip(names, zip(*kept, strict=True), strict=True)}
+        return cls(graph, tuple(sessions), norms, fold(graph, norms, len(sessions)))
 
     @property
     def count(self) -> int:
         return len(self.sessions)
 
-    def joined(self, weights: Arrays) -> "OnnxBases":
+    def joined(self, rows: Iterable[Arrays]) -> "OnnxBases":
         """With more bases behind these."""
-        more = OnnxBases.of(self.graph, weights)
+        more = OnnxBases.of(self.graph, rows)
         norms = {name: np.concatenate([value, more.norms[name]]) for name, value in self.norms.items()}
         sessions = self.sessions + more.sessions
         return OnnxBases(self.graph, sessions, norms, fold(self.graph, norms, len(sessions)))
@@ -73,10 +79,10 @@ class OnnxBases:
         return 4 * (bases * entries + self.graph.outline.peak)
 
 
-def measured(graph: Graph, weights: Arrays, batches: list[NDArray[Any]]) -> Arrays:
+def measured(graph: Graph, rows: Iterable[Arrays], batches: list[NDArray[Any]]) -> Arrays:
     """Mean and variance of every clean norm, (base, channel): the mean of the moments of batches."""
     found = []
-    for row in rows_of(weights):
+    for row in rows:
         session = open_session(onnx_bytes(graph, row, measuring=True))
         found.append(mean_moments(_moments(graph, row, session, x) for x in batches))
     return variances({name: np.stack([row[name] for row in found]) for name in found[0]})
@@ -97,12 +103,6 @@ def _moments(graph: Graph, row: Arrays, session: Session, x: NDArray[Any]) -> Ar
     return moments
 
 
-def rows_of(weights: Arrays) -> Iterator[Arrays]:
-    """The entries of each base in turn."""
-    for base in range(len(next(iter(weights.values())))):
-        yield {name: value[base] for name, value in weights.items()}
-
-
 def open_session(data: bytes) -> Session:
     """ONNX Runtime on one thread, without memory that it would keep for later: small nets gain by neither."""
     try:
@@ -116,7 +116,9 @@ def open_session(data: bytes) -> Session:
     settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False
     settings.log_severity_level = 4  # errors are raised anyway
     try:
-        return onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"], enable_fallback=0)
+        session._model_bytes = None  # it would keep the file beside what it has made of it
+        return session
     except Exception as error:  # it has a dozen kinds of its own
         raise UserError(f"ONNX Runtime does not take the net ({readable(error)}); bundle the run again") from None
 

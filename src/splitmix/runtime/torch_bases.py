@@ -1,7 +1,7 @@
 """Bases on PyTorch, the reference: gradients flow to the images, so that attacks can be made on them."""
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,8 @@ class TorchBases:
     backend = "torch"
 
     @classmethod
-    def of(cls, manifest: Manifest, weights: Arrays) -> "TorchBases":
+    def of(cls, manifest: Manifest, rows: Iterable[Arrays]) -> "TorchBases":
+        weights = stacked(rows)
         mixer = Mixer(manifest.build(), manifest.width)
         if mixer.shapes() != {name: value.shape[1:] for name, value in weights.items()}:
             raise UserError(f"the weights are not those of the net '{manifest.net.name}'; bundle the run again")
@@ -49,9 +50,10 @@ class TorchBases:
     def count(self) -> int:
         return len(next(iter(self.weights.values())))
 
-    def joined(self, weights: Arrays) -> "TorchBases":
+    def joined(self, rows: Iterable[Arrays]) -> "TorchBases":
         """With more bases behind these."""
-        whole = {name: np.concatenate([value, weights[name]]) for name, value in self.weights.items()}
+        more = stacked(rows)
+        whole = {name: np.concatenate([value, more[name]]) for name, value in self.weights.items()}
         return TorchBases(self.manifest, self.mixer, whole, self.mixer.fold(whole))._ready()
 
     def calibrated(self, calibration: Calibration | None) -> "TorchBases":
@@ -116,6 +118,12 @@ def _attacked(net: Net, atom: Width, weights: Weights, x: Tensor, attack: Attack
     with torch.no_grad():
         answers = net.run(atom, weights, x, 1.0).mean(0).argmax(-1)
     return attack(lambda images: net.run(atom, weights, images, 1.0), x, answers, rng)
+
+
+def stacked(rows: Iterable[Arrays]) -> Arrays:
+    """Entries of several bases with a leading base axis."""
+    held = list(rows)
+    return {name: np.stack([row.pop(name) for row in held]) for name in list(held[0])}
 
 
 class Living(OperatorWatcher):

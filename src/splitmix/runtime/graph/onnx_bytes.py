@@ -6,7 +6,6 @@ writing is needed. Tests read it back with the `onnx` package.
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from splitmix.runtime.graph.record import SAMPLE, Graph, NormRecord, StepRecord
 
 Arrays = Mapping[str, NDArray[Any]]
+Pieces = list[Any]  # bytes, or memory that is read as such
 OPSET, IR = 17, 8  # of 2022: nothing newer is needed
 NORMS, LOGITS = "norms", "logits"  # what goes in besides the sample, and what comes out
 FLOAT, INT64 = 1, 7  # types of tensors
@@ -39,14 +39,14 @@ def onnx_bytes(graph: Graph, weights: Arrays, *, measuring: bool = False) -> byt
     outputs = [_value(LOGITS, FLOAT, ["samples", graph.classes])]
     if measuring:
         outputs += [_value(name, FLOAT, [graph.channels(norm)]) for name, norm in writer.statistics()]
-    body = _joined(
-        *(_field(1, node) for node in nodes),
-        _field(2, b"splitmix"),
-        *(_field(5, tensor) for tensor in writer.tensors()),
-        *(_field(11, value) for value in inputs),
-        *(_field(12, value) for value in outputs),
-    )
-    return _joined(_number(1, IR), _field(7, body), _field(8, _joined(_field(1, b""), _number(2, OPSET))))
+    body = [
+        *(piece for node in nodes for piece in _field(1, node)),
+        *_field(2, [b"splitmix"]),
+        *(piece for tensor in writer.tensors() for piece in _field(5, tensor)),
+        *(piece for value in inputs for piece in _field(11, value)),
+        *(piece for value in outputs for piece in _field(12, value)),
+    ]
+    return b"".join([_number(1, IR), *_field(7, body), *_field(8, [*_field(1, []), _number(2, OPSET)])])
 
 
 class _Writer:
@@ -57,7 +57,7 @@ class _Writer:
         self.places = {f"{norm.clean}.weight": place for place, norm in enumerate(graph.norms)}
         self.kept: dict[str, NDArray[Any]] = {}
 
-    def nodes(self) -> Iterator[bytes]:
+    def nodes(self) -> Iterator[Pieces]:
         sizes = [self.graph.channels(norm) for norm in self.graph.norms]
         if sizes:
             names = [f"{what} {i}" for what in ("scale", "shift") for i in range(len(sizes))]
@@ -66,7 +66,7 @@ class _Writer:
             yield self._norm(step) if step.op == "Norm" else self._plain(number, step)
         yield _node("Identity", [self.graph.answer], [LOGITS], {})
 
-    def tensors(self) -> Iterator[bytes]:
+    def tensors(self) -> Iterator[Pieces]:
         used = {name for step in self.graph.steps for name in step.takes}
         for name in used & self.graph.entries.keys() - self.places.keys():
             yield _tensor(name, self.weights[name])
@@ -82,14 +82,14 @@ class _Writer:
             for place, norm in enumerate(self.graph.norms):
                 yield f"{what} {place}", norm
 
-    def _plain(self, number: int, step: StepRecord) -> bytes:
+    def _plain(self, number: int, step: StepRecord) -> Pieces:
         settings = dict(step.settings)
         behind = [settings.pop(key) for key in AS_INPUTS.get(step.op, ())]
         kept = [np.array(value, np.float32 if isinstance(value, float) else np.int64) for value in behind]
         names = [self._keep(f"{number} {place}", value) for place, value in enumerate(kept)]
         return _node(step.op, [*step.takes, *names], step.gives, settings)
 
-    def _norm(self, step: StepRecord) -> bytes:
+    def _norm(self, step: StepRecord) -> Pieces:
         """a*x + b as a norm of mean 0 and variance 1: one pass, where a product and a sum would take two."""
         place = self.places[step.takes[1]]
         norm = self.graph.norms[place]
@@ -107,44 +107,43 @@ class _Writer:
         return name
 
 
-def _node(op: str, takes: Iterable[str], gives: Iterable[str], settings: Mapping[str, Any]) -> bytes:
-    return _joined(
-        *(_field(1, name.encode()) for name in takes),
-        *(_field(2, name.encode()) for name in gives),
-        _field(4, op.encode()),
-        *(_field(5, _attribute(key, value)) for key, value in settings.items()),
-    )
+def _node(op: str, takes: Iterable[str], gives: Iterable[str], settings: Mapping[str, Any]) -> Pieces:
+    return [
+        *(piece for name in takes for piece in _text(1, name)),
+        *(piece for name in gives for piece in _text(2, name)),
+        *_text(4, op),
+        *(piece for key, value in settings.items() for piece in _field(5, _attribute(key, value))),
+    ]
 
 
-def _attribute(name: str, value: float | Sequence[int]) -> bytes:
+def _attribute(name: str, value: float | Sequence[int]) -> Pieces:
     """One setting: a fraction, a whole number, or several of these."""
     if isinstance(value, float):
-        said = _tag(2, 5) + struct.pack("<f", value) + _number(20, 1)
-    elif isinstance(value, int):
-        said = _number(3, value) + _number(20, 2)
-    else:
-        said = _joined(*(_number(8, one) for one in value), _number(20, 7))
-    return _field(1, name.encode()) + said
+        return [*_text(1, name), _tag(2, 5), struct.pack("<f", value), _number(20, 1)]
+    if isinstance(value, int):
+        return [*_text(1, name), _number(3, value), _number(20, 2)]
+    return [*_text(1, name), *(_number(8, one) for one in value), _number(20, 7)]
 
 
-def _tensor(name: str, value: NDArray[Any]) -> bytes:
+def _tensor(name: str, value: NDArray[Any]) -> Pieces:
     kind = INT64 if value.dtype == np.int64 else FLOAT
-    dims = (_number(1, side) for side in value.shape)
-    return _joined(*dims, _number(2, kind), _field(8, name.encode()), _field(9, np.ascontiguousarray(value).tobytes()))
+    numbers = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    return [*(_number(1, side) for side in value.shape), _number(2, kind), *_text(8, name), *_field(9, [numbers])]
 
 
-def _value(name: str, kind: int, shape: Sequence[int | str]) -> bytes:
-    sides = (_number(1, side) if isinstance(side, int) else _field(2, side.encode()) for side in shape)
-    tensor = _number(1, kind) + _field(2, _joined(*(_field(1, side) for side in sides)))
-    return _field(1, name.encode()) + _field(2, _field(1, tensor))
+def _value(name: str, kind: int, shape: Sequence[int | str]) -> Pieces:
+    sides = ([_number(1, side)] if isinstance(side, int) else _text(2, side) for side in shape)
+    tensor = [_number(1, kind), *_field(2, [piece for side in sides for piece in _field(1, side)])]
+    return [*_text(1, name), *_field(2, _field(1, tensor))]
 
 
-def _joined(*pieces: bytes) -> bytes:
-    return b"".join(chain(pieces))
+def _text(number: int, text: str) -> Pieces:
+    return _field(number, [text.encode()])
 
 
-def _field(number: int, data: bytes) -> bytes:
-    return b"".join((_tag(number, 2), _varint(len(data)), data))
+def _field(number: int, pieces: Pieces) -> Pieces:
+    """A record within another; pieces are joined only once, at the very end, as weights are large."""
+    return [_tag(number, 2) + _varint(sum(map(len, pieces))), *pieces]
 
 
 def _number(number: int, value: int) -> bytes:
