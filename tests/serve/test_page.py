@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.bundles import random_bundle
-from helpers.serving import serving
+from helpers.bundles import own_bundle, random_bundle
+from helpers.serving import serving, table_net
 from splitmix.attacks.pgd import PGD
 from splitmix.runs.bundling import Packing
 from splitmix.runtime.about.examples import Examples, example_row, write_examples
@@ -289,6 +289,32 @@ def test_the_page_offers_the_examples_of_its_bundle(browser, tmp_path):
             page.get_by_label("garden beetle 4").check(force=True)
         assert text(page, "#says").endswith(("which is right", "but it is beetle 4"))
         keep(page, "desktop-8-own-examples")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_model_of_features_takes_numbers_and_tables(browser, tmp_path, size):
+    made = own_bundle(tmp_path / "table", table_net, (4,), kind="features")
+    (tmp_path / "flowers.csv").write_text("a,b,c,d\n5.1,3.5,1.4,0.2\n6.3,3.3,6.0,2.5\n")
+    with serving(made.path) as address, opened(browser, address, size) as page:
+        assert "Paste numbers" in text(page, "#says")
+        assert not page.locator("#pad").is_visible()
+        assert not page.locator("#attack").is_visible()
+        assert "4 numbers a line" in text(page, "#numbers-help")
+        with answered(page):
+            page.locator("#numbers").fill("1, 2, 3, 4")
+        assert text(page, "#says b") in made.manifest.classes
+        before = shares(page)
+        with answered(page):
+            page.locator("#table").set_input_files(tmp_path / "flowers.csv")
+        assert shares(page) != before
+        with answered(page):
+            page.locator("#row").select_option("1")
+        keep(page, f"{size}-9-numbers")
+        page.locator("#numbers").fill("1, 2, x, 4")
+        assert text(page, "#trouble") == 'Line 1: "x" is no number.'
+        page.locator("#numbers").fill("1, 2")
+        assert "has 2 numbers; the model takes 4" in text(page, "#trouble")
+        assert "Paste numbers" in text(page, "#says")
 
 
 def test_the_description_of_the_interface_needs_no_script(browser, address):

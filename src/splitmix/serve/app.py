@@ -26,6 +26,7 @@ from splitmix.serve.metrics import Counting
 from splitmix.serve.questions import (
     Health,
     ModelFacts,
+    NumberQuestion,
     PictureAnswer,
     PixelQuestion,
     PlanAnswer,
@@ -71,7 +72,7 @@ def make_app(
 
     It answers to the names that this machine has for itself, such as localhost; `hosts` are others.
     """
-    service, examples = Service(model, attack, limits), read_examples(model.bundle)
+    service, examples = Service(model, attack if can_attack(model) else None, limits), read_examples(model.bundle)
     app = FastAPI(
         title="splitmix",
         version=__version__,
@@ -90,13 +91,14 @@ def make_app(
 
 
 def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None:
-    asked_in = body_of(PixelQuestion, form=True)
+    pictures = service.model.manifest.sample == "image"
+    asked_in = body_of(PixelQuestion if pictures else NumberQuestion, form=pictures)
 
     @app.post("/api/predict", response_model=PictureAnswer, responses=ERRORS, openapi_extra=asked_in)
     async def predict(request: Request) -> Response:
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
         asked = perf_counter()
-        ask, picture = await read_question(request, service.model.image, limits.pixels)
+        ask, picture = await read_question(request, service.model, limits.pixels)
         who = household(request.client.host if request.client else "")
         answer = await service.answer(ask, picture, asked=asked, who=who)
         return Response(answer.model_dump_json(), media_type="application/json")  # it has been checked once
@@ -153,6 +155,15 @@ def _add_pages(app: FastAPI) -> None:
     app.mount("/static", StaticFiles(directory=STATIC))
 
 
+def can_attack(model: Model) -> bool:
+    """Whether gradients reach the pixels: they do in nets of ours, on PyTorch."""
+    try:
+        model.manifest.build()
+    except UserError:
+        return False
+    return model.manifest.sample == "image"
+
+
 def facts_of(model: Model, name: str, attack: Attack | None) -> ModelFacts:
     """What is served now."""
     said, widest = model.manifest, model.widths[-1]
@@ -161,7 +172,9 @@ def facts_of(model: Model, name: str, attack: Attack | None) -> ModelFacts:
         task=said.trained.get("task"),
         storage=said.storage,
         classes=list(model.classes),
+        sample=said.sample,
         image=list(model.image),
+        columns=said.scaling.columns if said.scaling else [],
         atom=str(model.atom),
         bases=len(said.bases),
         widths=list(map(str, model.widths)),

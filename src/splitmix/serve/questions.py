@@ -4,7 +4,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 from fastapi import Request
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
@@ -14,11 +16,13 @@ from splitmix.core.errors import UserError, shown
 from splitmix.core.inputs.pictures import Pixels, picture_from_file
 from splitmix.runtime.images import picture_from_pixels
 from splitmix.runtime.manifest import CostRecord, TableRecord
+from splitmix.runtime.model import Model
 from splitmix.runtime.plan import DialOption
 from splitmix.serve.pixels import lift_pixels
 
 Asked = TypeVar("Asked", bound=BaseModel)
 MOST_SETTINGS = 20
+LARGEST = 1e30  # of numbers: what is to be multiplied must stay finite
 logging.getLogger("python_multipart").addHandler(logging.NullHandler())  # strangers' forms do not fill our output
 
 
@@ -50,6 +54,12 @@ class PixelQuestion(PictureQuestion):
     """A picture as numbers, and how it is to be classified."""
 
     pixels: Any = Field(..., description="rows of pixels, each of whole numbers from 0 to 255")
+
+
+class NumberQuestion(PictureQuestion):
+    """A sample of another kind than a picture (see /api/model), and how it is to be classified."""
+
+    numbers: Any = Field(..., description="a row of features, or lists of numbers in the shape of a sample")
 
 
 class Vote(BaseModel):
@@ -102,7 +112,11 @@ class ModelFacts(BaseModel):
     task: str | None
     storage: str
     classes: list[str] = Field(description="their names, in the order of the probabilities")
-    image: list[int] = Field(description="height, width and channels of the pictures it takes")
+    sample: str = Field(description="what it takes: image, features, signal or tokens")
+    image: list[int] = Field(
+        description="height, width and channels of the pictures it takes, or the shape of a sample"
+    )
+    columns: list[str] = Field(description="names of the features, where they have any")
     atom: str = Field(description="the width of one base")
     bases: int = Field(description="of the whole bundle, whatever has arrived of it")
     widths: list[str] = Field(description="that can be asked for now")
@@ -145,19 +159,42 @@ class PlanAnswer(BaseModel):
 
 
 async def read_question(
-    request: Request, shape: tuple[int, ...], most_pixels: int
-) -> tuple[PictureQuestion, Pixels | Callable[[], Pixels]]:
-    """How to classify, and the picture of this shape; a file is yet to be decoded, which takes a moment."""
+    request: Request, model: Model, most_pixels: int
+) -> tuple[PictureQuestion, NDArray[Any] | Callable[[], Pixels]]:
+    """How to classify, and the sample; a picture in a file is yet to be decoded, which takes a moment."""
+    shape = model.image
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json" and model.manifest.sample != "image":
+        about = checked(NumberQuestion, read_json(await request.body()))
+        return about, numbers_in(about.numbers, shape)
     if kind == "application/json":
         rest, pixels = lift_pixels(await request.body(), shape)
         ask = checked(PixelQuestion, read_json(rest))
         return ask, picture_from_pixels(ask.pixels, shape) if pixels is None or ask.pixels is not None else pixels
+    if model.manifest.sample != "image":
+        raise HTTPException(415, f"this model takes {model.manifest.sample}, not pictures; send numbers in JSON")
     if kind != "multipart/form-data":
         raise HTTPException(415, f"a body of type {shown(kind)} was sent; send application/json or multipart/form-data")
     fields, data = await read_form(request)
     settings = {key: value if value != "" else None for key, value in fields.items()}
     return checked(PictureQuestion, settings), lambda: picture_from_file(data, shape, most=most_pixels)
+
+
+def numbers_in(value: Any, shape: Sequence[int]) -> NDArray[Any]:
+    """Lists of numbers in the shape of a sample.
+
+    >>> numbers_in([1, 2.5], (2,)).tolist()
+    [1.0, 2.5]
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "iuf" or array.shape != tuple(shape):
+        raise UserError(f"the numbers are not {' x '.join(map(str, shape))} plain numbers; see /api/model")
+    if np.abs(array.astype(np.float64)).max(initial=0) > LARGEST:
+        raise UserError(f"there are numbers beyond {LARGEST:g}, which the model cannot take; scale them")
+    return array
 
 
 async def read_form(request: Request) -> tuple[dict[str, Any], bytes]:

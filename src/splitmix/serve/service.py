@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from splitmix.core.errors import UserError, shown
@@ -54,9 +55,9 @@ class Service:
         return PlanAnswer(fits=found.fits, option=found.option, binding=list(found.binding), relax=found.relax)
 
     async def answer(
-        self, ask: PictureQuestion, picture: Pixels | Callable[[], Pixels], *, asked: float, who: str = ""
+        self, ask: PictureQuestion, picture: NDArray[Any] | Callable[[], Pixels], *, asked: float, who: str = ""
     ) -> PictureAnswer:
-        """The class of a picture at the dial that is asked for, and what it costs; `asked` is when, by the clock.
+        """The class of a sample at the dial that is asked for, and what it costs; `asked` is when, by the clock.
 
         Plain questions that wait with the same dial are answered in one go. A picture that is yet to be decoded is so
         in a thread; like attacks, that leaves one to plain questions.
@@ -88,7 +89,7 @@ class Service:
             attacked=hit,
         )
 
-    def _verdicts(self, width: Width, robust: float, pictures: Sequence[Pixels]) -> list[Verdict]:
+    def _verdicts(self, width: Width, robust: float, pictures: Sequence[NDArray[Any]]) -> list[Verdict]:
         """What the mix says of each picture, and what each base says; all in one batch."""
         began = perf_counter()
         logits = self.model.logits_by_base(np.stack(pictures), width, robust)  # (base, n, class)
@@ -102,7 +103,7 @@ class Service:
         return [self._said(*each, milliseconds) for each in zip(shares, votes, strict=True)]
 
     def _hurried(
-        self, ask: PictureQuestion, pixels: Pixels, width: Width, robust: float, asked: float
+        self, ask: PictureQuestion, pixels: NDArray[Any], width: Width, robust: float, asked: float
     ) -> tuple[Verdict, Width]:
         """As many bases as the deadline or the confidence wants; says which width they make up."""
         left = None
@@ -121,7 +122,9 @@ class Service:
             milliseconds=milliseconds,
         )
 
-    def _attacked(self, pixels: Pixels, width: Width, robust: float, target: int | None, verdict: Verdict) -> Attacked:
+    def _attacked(
+        self, pixels: NDArray[Any], width: Width, robust: float, target: int | None, verdict: Verdict
+    ) -> Attacked:
         """The same dial on the picture that an attack makes of this one, in whole pixels as anyone could send it."""
         if self.attack is None:
             raise UserError("this server offers no attack; leave it out")

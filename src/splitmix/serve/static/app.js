@@ -1,6 +1,7 @@
 // One picture and its dials: asks the server again whenever one of them changes, and shows what it says.
 
 import { Pad, difference, fromFile, paint } from "./pad.js";
+import { setUpNumbers } from "./numbers.js";
 import { setUpPlanner } from "./planner.js";
 import { element, long, makeBars, makeMaps, median, megabytes, percent, short, showVotes } from "./views.js";
 
@@ -20,17 +21,31 @@ async function start() {
   setUpDials(model);
   state.bars = makeBars(at("bars"), model.classes);
   state.mark = makeMaps(at("maps"), at("grid-note"), model, setDials);
+  at("attack").addEventListener("change", ask);
+  setUpPlanner(at("plan"), at("found"), { send, setDials, dual: model.dual, attacked: model.table.rows.some((row) => row.attacked != null) });
+  if (model.sample === "image") await takePictures(model);
+  else takeNumbers(model);
+}
+
+async function takePictures(model) {
   state.pad = new Pad(at("pad"), model.image, (picture) => (picture ? show(picture, true) : wait()));
   at("clear").addEventListener("click", () => state.pad.clear());
   at("file").addEventListener("change", openFile);
-  at("attack").addEventListener("change", ask);
-  setUpPlanner(at("plan"), at("found"), { send, setDials, dual: model.dual, attacked: model.table.rows.some((row) => row.attacked != null) });
   const digits = model.classes.join("") === DIGITS && model.image.join() === "28,28,3";
   state.wish = digits ? "Draw a digit" : "Draw a picture, or open a file";
   at("hint").textContent = digits ? "Draw a digit here" : "Draw here, or open a file";
   const { rows } = await get("api/examples");
   if (rows.length) await offerExamples(rows);
   else state.pad.clear();
+}
+
+function takeNumbers(model) {
+  document.querySelector(".picture").hidden = at("views").hidden = document.querySelector(".switch").hidden = true;
+  at("numbers-card").hidden = false;
+  at("forgotten").textContent = "Numbers are classified in memory and forgotten: none are kept or logged.";
+  state.wish = "Paste numbers, or open a CSV file";
+  setUpNumbers(at, model, { changed: (sample) => (sample ? show(sample, true) : wait()), trouble });
+  wait();
 }
 
 function describe(model) {
@@ -129,6 +144,7 @@ function uncheckExamples() {
 
 function show(picture, drawn = false) {
   state.picture = picture;
+  if (picture.numbers) return ask();
   at("hint").hidden = !drawn || state.pad.strokes.length > 0;
   if (!drawn) state.pad.show(picture);
   if (picture.source !== "example") uncheckExamples();
@@ -197,7 +213,7 @@ async function askOnce() {
   if (!picture) return;
   const answer = await send("api/predict", {
     ...dials(),
-    pixels: nested(picture, state.model.image[2]),
+    ...(picture.numbers ? { numbers: picture.numbers } : { pixels: nested(picture, state.model.image[2]) }),
     attack: at("attack").checked,
     label: picture.label,
   });

@@ -77,7 +77,7 @@ export function showVotes(root, note, bases, answer) {
 }
 
 /** The heat maps: a row for each width, a column for each robustness; returns a function that marks a dial. */
-export function makeMaps(root, note, { table, dual }, pick) {
+export function makeMaps(root, note, { table, dual, sample }, pick) {
   if (!table?.rows?.length) {
     note.textContent = "This bundle carries no measured table; see `splitmix eval --help` for how to measure one.";
     return () => {};
@@ -87,7 +87,7 @@ export function makeMaps(root, note, { table, dual }, pick) {
   if (rows.some((row) => row.attacked !== null && row.attacked !== undefined)) maps.push(["attacked", "Accuracy under attack, %"]);
   const cells = maps.flatMap(([key, title]) => heatMap(root, rows, key, title, dual, pick));
   note.textContent = [
-    table.samples ? `Measured on ${table.samples.toLocaleString("en")} test pictures of ${table.clients} clients.` : "",
+    table.samples ? `Measured on ${table.samples.toLocaleString("en")} test ${sample === "image" ? "pictures" : "samples"} of ${table.clients} clients.` : "",
     table.attack ? `Attack: ${table.attack}, made anew against every dial.` : "",
     dual ? "Click a cell to set both dials." : "Click a cell to set the dial.",
   ].join(" ");
