@@ -141,6 +141,15 @@ def test_the_costs_stand_beside_the_accuracy_best_first(three):
     assert cells[0][2:] == ["81.0 ± 1.0", "10.0k", "1.00k", "1.00k", "0.50"]
 
 
+@pytest.mark.parametrize(("came", "download", "training"), [(4, 1000, 75), (2, 2000, 150)])
+def test_what_clients_are_sent_and_train_is_the_mean_over_those_who_took_part(entry, came, download, training):
+    lone = entry("splitmix", 0.8)
+    (run,) = lone.runs
+    rows = [{**row, "clients": came} if row["kind"] == "round" else row for row in run.metrics]
+    found = replace(lone, runs=(replace(run, metrics=rows),))
+    assert (found.download, found.training) == (download, training)
+
+
 def test_markdown_has_bold_winners_and_italic_bounds(three):
     text = overview_table(three).to_markdown()
     assert "| splitmix | **81.0 ± 1.0** |" in text

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 
 from splitmix.compare.coverage import StoredCosts, read_costs
 from splitmix.compare.statistics import MeanAndSpread, clear_lead, mean_and_spread, spread_text
@@ -39,6 +38,16 @@ class SeedRun:
         """The main scores, by width."""
         return {score["width"]: score for score in main_scores(self.result)}
 
+    @property
+    def rounds(self) -> list[MetricRow]:
+        """What is stored of its rounds."""
+        return [row for row in self.metrics if row["kind"] == "round"]
+
+    @property
+    def jobs(self) -> int:
+        """How often a client took part in a round."""
+        return sum(row.get("clients", 0) for row in self.rounds)
+
 
 @dataclass(frozen=True)
 class MethodRuns:
@@ -60,20 +69,17 @@ class MethodRuns:
 
     @property
     def download(self) -> float | None:
-        """Parameters to a client in a round, on average over clients, rounds and seeds."""
-        rows = [row for run in self.runs for row in run.metrics if row["kind"] == "round"]
-        clients = sum(row.get("clients", 0) for row in rows)
-        return sum(row.get("parameters", 0) for row in rows) / clients if clients else None
+        """Parameters to a client that takes part in a round, on average over clients, rounds and seeds."""
+        sent = sum(row.get("parameters", 0) for run in self.runs for row in run.rounds)
+        jobs = sum(run.jobs for run in self.runs)
+        return sent / jobs if jobs else None
 
     @property
     def training(self) -> float | None:
-        """MACs that a client trains in a round, on average over clients, rounds and seeds."""
-        counted = [
-            fmean(run.costs["macs"]) / run.result["rounds"]
-            for run in self.runs
-            if run.costs and run.costs["macs"] and run.result.get("rounds")
-        ]
-        return fmean(counted) if counted else None
+        """MACs of a client that takes part in a round, on average over clients, rounds and seeds."""
+        counted = [(run.jobs, sum(run.costs["macs"])) for run in self.runs if run.costs]
+        jobs = sum(taken for taken, _ in counted)
+        return sum(macs for _, macs in counted) / jobs if jobs else None
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,7 @@ def overview_table(entries: Sequence[MethodRuns]) -> Table:
     winning = {place for place, standing in at.items() if standing.winner}
     bold = {(i, f"accuracy.{w}") for i, e in enumerate(entries) for w in widths if (e.label, w) in winning}
     grey = [i for i, entry in enumerate(entries) if entry.over_budget]
-    more = "Download: parameters to a client in a round; training MACs: of a client in a round; both on average."
+    more = "Download: parameters to a client that takes part in a round; training MACs: of such a client; both on average."
     return Table(
         f"Accuracy (%) by method and width on {_task(entries)}", columns, rows, _caption(entries, more), bold, grey
     )
