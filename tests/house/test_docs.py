@@ -6,9 +6,12 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cyclopts import App
 
+from splitmix import train
 from splitmix.attacks import ATTACKS
 from splitmix.attacks.pgd import PGD
 from splitmix.cli import command_line, main
@@ -20,7 +23,9 @@ from splitmix.methods import METHODS, find_method
 from splitmix.methods.optimizers import SERVERS
 from splitmix.nets import NETS
 from splitmix.objectives import OBJECTIVES
+from splitmix.report import drawing
 from splitmix.runs.config import make_config
+from splitmix.runtime.bundle import packaged
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -66,9 +71,10 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attacks that take one of their steps."""
+    """Attacks take one of their steps; pictures are drawn, but only the tests of reports write them out."""
     walk = PGD._walk
     monkeypatch.setattr(PGD, "_walk", lambda attack, *given: walk(replace(attack, steps=1), *given))
+    monkeypatch.setattr(drawing, "rendered", lambda figure, kind, dpi=200: b"<svg></svg>")
 
 
 @pytest.fixture
@@ -88,6 +94,42 @@ def same_tables() -> Iterator[None]:
 def test_a_python_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "block", "exec"), {"__name__": "block"})
+
+
+EXTEND = blocks(ROOT / "docs" / "extend.md", "python")
+ADDED = {  # what a block of that page puts into a table, and how a run is told to use it
+    "METHODS": {"method": "narrowest"},
+    "SERVERS": {"server": "careful"},
+    "NETS": {"net": "perceptron"},
+    "OBJECTIVES": {"objective": "soft"},
+    "ATTACKS": {"objective": {"name": "adversarial", "attack": "noise"}},
+    "BUDGETS": {"budgets": "coin"},
+    "TASKS": {"task": "snow"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fewer", "same_tables")
+@pytest.mark.parametrize("table", ADDED)
+def test_what_the_page_on_extending_adds_can_be_trained(table: str) -> None:
+    (code,) = [block for block in EXTEND if re.search(rf"^{table}\[", block, re.MULTILINE)]
+    exec(compile(code, "block", "exec"), {"__name__": "block"})
+    own = [
+        line
+        for line in code.splitlines()
+        if line.strip() and not line.startswith(("from", "import", "config", "setup"))
+    ]
+    assert len(own) <= 15
+    trained = train(**{"clients": 4, "rounds": 1, "val_ratio": 0.25, "progress": False} | ADDED[table])
+    assert trained.result["rounds"] == 1
+
+
+def test_the_command_on_the_page_on_extending_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [block for block in EXTEND if "def widest" in block]
+    names: dict[str, Any] = {"__name__": "block"}
+    exec(compile(code, "block", "exec"), names)
+    App(default_command=names["widest"], result_action="return_value")([str(packaged())])
+    assert capsys.readouterr().out.rstrip().endswith(": 1")
 
 
 def test_the_first_example_is_short() -> None:

@@ -181,7 +181,9 @@ def overview_table(entries: Sequence[MethodRuns]) -> Table:
     winning = {place for place, standing in at.items() if standing.winner}
     bold = {(i, f"accuracy.{w}") for i, e in enumerate(entries) for w in widths if (e.label, w) in winning}
     grey = [i for i, entry in enumerate(entries) if entry.over_budget]
-    more = "Download: parameters to a client that takes part in a round; training MACs: of such a client; both on average."
+    more = (
+        "Download: parameters to a client that takes part in a round; training MACs: of such a client; both on average."
+    )
     return Table(
         f"Accuracy (%) by method and width on {_task(entries)}", columns, rows, _caption(entries, more), bold, grey
     )
