@@ -24,7 +24,10 @@ from splitmix.runs.progress import terminal_watcher
 
 METHODS = ("splitmix", "heterofl", "sheterofl", "fedavg")
 Source = Annotated[
-    str, Parameter(help="A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).")
+    str,
+    Parameter(
+        help="A task (see `splitmix tasks`), a folder of pictures or .npz files, a table, or a config file (.toml)."
+    ),
 ]
 Settings = Annotated[
     Option,

@@ -18,6 +18,7 @@ from rich.progress import (
 
 from splitmix.cli.lists import tasks
 from splitmix.cli.options import Flag, Json, note, say, show_rows
+from splitmix.core.inputs import Lazy, made
 from splitmix.data.folder import data_root as find_data_root
 from splitmix.data.prepare import NEEDS, prepare
 from splitmix.data.prepare.store import Watch
@@ -47,7 +48,7 @@ def data_show(task: str, /, *, out: Path | None = None, data_root: Path | None =
     Parameters
     ----------
     task
-        A task's name or a folder of .npz files.
+        A task's name, a folder of pictures or .npz files, or a table.
     out
         Where to put the picture; default: the task's name, .png.
     data_root
@@ -80,7 +81,7 @@ def data_prepare(
     Parameters
     ----------
     task
-        A task's name or a folder of .npz files.
+        A task's name, a folder of pictures or .npz files, or a table.
     data_root
         Folder of data sets, with the original files in its folder "originals"; default: the variable SPLITMIX_DATA.
     download
@@ -92,7 +93,11 @@ def data_prepare(
     if task in NEEDS:
         with download_bars() as watch:
             prepare(task, find_data_root(data_root), download=download, tell=note, watch=watch)
-    rows = describe_task(find_task(task, root=data_root))
+    found = find_task(task, root=data_root)
+    for samples in (found.train, found.test):  # pictures in files are looked at one by one
+        for row in range(len(samples.labels) if isinstance(samples.images, Lazy) else 0):
+            made(samples.images, [row])
+    rows = describe_task(found)
     show_rows(f"Task {task} is ready", [Column(key, key) for key in rows[0]], rows, as_json)
 
 

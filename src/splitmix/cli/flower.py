@@ -53,7 +53,7 @@ def up(
     nodes
         How many clients, each with its own share of the task.
     task
-        A task (see `splitmix tasks`), or a folder of .npz files.
+        A task (see `splitmix tasks`), a folder of pictures or .npz files, or a table.
     budgets
         What clients can train: widths for equal groups, or a name (see `splitmix budgets`); default: 1/8 1/4 1/2 1.
     data_root
@@ -191,9 +191,9 @@ def node(
     budget
         The largest width it can train, such as 1/4; default: as the run's settings say.
     data
-        Folder of .npz files with this client's own images.
+        This client's own data: a folder of pictures in class folders, .npz files, or a table (CSV, Parquet).
     loader
-        Function of no arguments that returns (x, y) or (x, y, x_test, y_test), as module:function.
+        Function of no arguments that returns arrays (x, y) or a data set, as module:function.
     task
         A task of which this client gets its share, for trying things out on one machine.
     data_root

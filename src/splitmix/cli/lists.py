@@ -26,7 +26,13 @@ def tasks(*, as_json: Json = False) -> None:
     Example: splitmix tasks --json
     """
     rows = [{"task": name, "about": entry.about} for name, entry in TASKS.items()]
-    show_rows("Tasks", text_columns("task", "about"), rows, as_json, "or a folder of .npz files, one domain each")
+    show_rows(
+        "Tasks",
+        text_columns("task", "about"),
+        rows,
+        as_json,
+        "or your own: a folder of pictures or .npz files, a table (CSV, Parquet)",
+    )
 
 
 def methods(*, as_json: Json = False) -> None:

@@ -64,12 +64,14 @@ def train(
 
       splitmix train digits --data-root DATA
 
+      splitmix train pets -o "data={size=64}"
+
       splitmix train mini --engine flower
 
     Parameters
     ----------
     source
-        A task (see `splitmix tasks`), a folder of .npz files, or a config file (.toml).
+        A task (see `splitmix tasks`), a folder of pictures or .npz files, a table (CSV, Parquet), or a config file.
     option
         A setting as key=value (see `splitmix settings`); may be given several times.
     out

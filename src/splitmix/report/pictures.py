@@ -79,7 +79,7 @@ def contact_sheet(domains: Sequence[Domain], path: Path, per_class: int = 4) -> 
 
 
 def _block(domain: Domain, per_class: int) -> "Image":
-    """One domain: its name and counts, a line, the class numbers and the images below them."""
+    """One domain: its name and counts, a line, the classes and the images below them."""
     from PIL import Image, ImageDraw, ImageFont
 
     classes = np.unique(domain.y_train)
@@ -96,7 +96,8 @@ def _block(domain: Domain, per_class: int) -> "Image":
     draw.line((0, _CAPTION - 4, width, _CAPTION - 4), fill=_LINE)
     for column, label in enumerate(classes):
         x = column * step
-        draw.text((x + _TILE // 2, _CAPTION + _HEADER // 2), str(label), font=text_font, fill=_GREY, anchor="mm")
+        name = domain.class_names[label][:8] if domain.class_names else str(label)
+        draw.text((x + _TILE // 2, _CAPTION + _HEADER // 2), name, font=text_font, fill=_GREY, anchor="mm")
         for row, i in enumerate(np.flatnonzero(domain.y_train == label)[:per_class]):
             block.paste(_tile(made(domain.x_train, [i])[0]), (x, _CAPTION + _HEADER + row * step))
     return block

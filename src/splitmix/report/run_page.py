@@ -78,6 +78,7 @@ def _page(
         kind=f"{result.get('method', 'federated')} on {task}",
         headline=run_headline(result),
         result=result,
+        sample=sample_text(result),
         kept=result.get("best_round", -1) + 1,
         time=duration(result["seconds"]) if "seconds" in result else "",
         widths=width_table(result),
@@ -94,6 +95,17 @@ def _page(
         failures=failures(metrics),
         config=read_config(folder),
     )
+
+
+def sample_text(result: Result) -> str:
+    """What a sample is, what the classes are called, and how features were scaled, as far as the run says."""
+    sides = " x ".join(map(str, result.get("image", [])))
+    told = [f"{result.get('kind', 'image')} of {sides}"] if sides else []
+    if names := result.get("classes"):
+        told.append(f"classes {', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}")
+    if "scaling" in result:
+        told.append("each feature standardised by the training rows")
+    return "; ".join(told)
 
 
 def _grid_section(number: int, grid: GridRecord) -> GridSection:
