@@ -7,17 +7,20 @@ it is done: stop it whenever you like. The page of what is there by then: `pytho
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence import path_of, read_rows, rows_of, write_page, write_rows
+from evidence import Row, path_of, read_rows, rows_of, write_page, write_rows
 
 from splitmix.compare.suite import Suite, SuiteRun, Workshop
 from splitmix.runs.config import Config, make_config
+from splitmix.runs.records import read_metrics
 
 NAME = "levers"
-ANCHORED, MUTUAL = {"draws": "anchored"}, {"mutual": 0.2}
+ANCHORED: dict[str, object] = {"draws": "anchored"}
+FIRST: dict[str, object] = {"mutual": 0.5, "taught": "first"}
+ALL: dict[str, object] = {"mutual": 0.2}
 FEDAVG = {"name": "fedavg", "width": "1/8"}
 MOMENTUM: dict[str, object] = {"server": {"name": "momentum", "beta": 0.5}}
 
@@ -28,20 +31,20 @@ def splitmix(*levers: Mapping[str, object]) -> dict[str, object]:
 
 
 LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
+    "Split-Mix, anchored, first taught": splitmix(ANCHORED, FIRST),
+    "Split-Mix, anchored": splitmix(ANCHORED),
     "Split-Mix": {"method": "splitmix"},
-    "Split-Mix, all three": splitmix(ANCHORED, MUTUAL) | MOMENTUM,
     "FedAvg 1/8": {"method": FEDAVG},
     "FedAvg 1/8, momentum": {"method": FEDAVG} | MOMENTUM,
-    "SHeteroFL, momentum": {"method": "sheterofl"} | MOMENTUM,
+    "Split-Mix, anchored, first taught, momentum": splitmix(ANCHORED, FIRST) | MOMENTUM,
+    "Split-Mix, anchored, all taught": splitmix(ANCHORED, ALL),
     "SHeteroFL": {"method": "sheterofl"},
-    "Split-Mix, anchored and mutual": splitmix(ANCHORED, MUTUAL),
-    "Split-Mix, anchored and momentum": splitmix(ANCHORED) | MOMENTUM,
-    "Split-Mix, mutual and momentum": splitmix(MUTUAL) | MOMENTUM,
-    "Split-Mix, anchored": splitmix(ANCHORED),
-    "Split-Mix, mutual": splitmix(MUTUAL),
+    "SHeteroFL, momentum": {"method": "sheterofl"} | MOMENTUM,
+    "Split-Mix, anchored, momentum": splitmix(ANCHORED) | MOMENTUM,
+    "Split-Mix, all taught": splitmix(ALL),
     "Split-Mix, momentum": splitmix() | MOMENTUM,
 }
-MAIN = 4  # the first of them are run with every seed before the others begin
+MAIN = 5  # the first of them are run with every seed before the others begin
 DIGITS: dict[str, object] = {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10}
 SEEDS = (1, 2, 3)
 
@@ -69,9 +72,17 @@ def main() -> None:
     command = "python benchmarks/levers.py --out runs/levers"
     workshop = Workshop(given.workers, root=given.data_root, command=command, say=print)
     for run in Suite([run for run in planned(given.out) if given.only in run.label], workshop):
-        new = [{"study": NAME, "part": run.label, **row} for row in rows_of(run.folder) if row["norm"] != "batch"]
+        new = [{"study": NAME, "part": run.label, **row} for row in with_validation(run.folder)]
         write_rows(NAME, [*stored(), *new])
         write_page(NAME)
+
+
+def with_validation(folder: Path) -> Iterator[Row]:
+    """The rows of a run but for those of test-batch norms, each with the width's validation accuracy in the best round."""
+    found = {(row.get("round"), row.get("width")): row.get("accuracy") for row in read_metrics(folder)}
+    for row in rows_of(folder):
+        if row["norm"] != "batch":
+            yield row | {"val": found.get((row["best_round"], row["width"]))}
 
 
 def planned(out: Path) -> list[LeverRun]:
@@ -85,7 +96,7 @@ def planned(out: Path) -> list[LeverRun]:
     ]
 
 
-def stored() -> list[dict[str, object]]:
+def stored() -> list[Row]:
     return read_rows(NAME) if path_of(NAME).exists() else []
 
 

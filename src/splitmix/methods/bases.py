@@ -15,6 +15,7 @@ from splitmix.objectives.losses import Mutual
 
 EIGHTH = Width(1, 8)
 DRAWS = ("cycle", "anchored")
+TAUGHT = {"all": None, "first": 1}  # how many of a client's bases learn from their mean
 
 
 @dataclass(frozen=True)
@@ -90,20 +91,26 @@ class SplitMix(Bases):
     `draws` says which. `cycle`: its turn of the cycle, and others at random, so that all bases are trained equally
     often. `anchored`: base 0 is always among two or more, and in place of a single one half of the time; so the first
     base, which is the narrowest width, learns from nearly everybody. `mutual` is the weight by which the bases of a
-    client learn from their mean; 0: not at all.
+    client learn from their mean; 0: not at all. `taught` is who does: `all` of them, or only the `first`, which with
+    anchored draws is base 0; the others then stay as different as they were, which wide mixes live on.
     """
 
     draws: str = "cycle"
     mutual: float = 0.0
+    taught: str = "all"
 
     @classmethod
-    def for_setting(cls, setting: Setting, *, fork: float = 0.0, draws: str = "cycle", mutual: float = 0.0) -> Self:
+    def for_setting(
+        cls, setting: Setting, *, fork: float = 0.0, draws: str = "cycle", mutual: float = 0.0, taught: str = "all"
+    ) -> Self:
         """As many bases as the strongest client can train."""
-        return replace(super().for_setting(setting, fork=fork), draws=draws, mutual=mutual)
+        return replace(super().for_setting(setting, fork=fork), draws=draws, mutual=mutual, taught=taught)
 
     def __post_init__(self) -> None:
         if self.draws not in DRAWS:
             raise unknown("draws of splitmix", str(self.draws), DRAWS)
+        if self.taught not in TAUGHT:
+            raise unknown("taught bases of splitmix", str(self.taught), TAUGHT)
         if not is_number(self.mutual) or not 0 <= self.mutual < math.inf:
             raise UserError(f"mutual {self.mutual!r} is no weight of distillation; give 0 for none, or try 0.2")
 
@@ -112,7 +119,7 @@ class SplitMix(Bases):
         return {profile.client: self._with_others(round, turn, profile) for profile, turn in self.dealt(round, cohort)}
 
     def objective(self, given: Objective) -> Objective:
-        return Mutual(given, self.mutual) if self.mutual else given
+        return Mutual(given, self.mutual, taught=TAUGHT[self.taught]) if self.mutual else given
 
     def _with_others(self, round: int, turn: int, profile: Profile) -> tuple[Part, ...]:
         """So many bases as the budget holds: the client's turn of the cycle, perhaps the anchor, the rest at random."""

@@ -65,11 +65,14 @@ class Mutual(Objective):
     + weight T^2 sum_i KL(softmax(z / T) || softmax(z_i / T)), z the mean of the logits z_i of all bases, a constant.
     A loss of several passes, such as clean and attacked images, has the mean of this over them. All classes count, also
     those that are masked: what the bases know of absent classes they tell each other. One base alone trains as given.
+    Of several, the first `taught` learn so, or all: who learns from the mean grows like it, which helps it alone and
+    leaves less for the mean to gain.
     """
 
     given: Objective
     weight: float
     temperature: float = 2.0
+    taught: int | None = None
 
     def terms(self, parts: int) -> int:
         return self.given.terms(parts)
@@ -87,8 +90,9 @@ class Mutual(Objective):
         loss = self.given(heard, x, y, rng)
         for logits in heard.seen:
             if len(logits) > 1:
-                mean = logits.detach().mean(0, keepdim=True).expand_as(logits)
-                loss = loss + self.weight / len(heard.seen) * divergence(mean, logits, self.temperature)
+                learning = logits[: self.taught]
+                mean = logits.detach().mean(0, keepdim=True).expand_as(learning)
+                loss = loss + self.weight / len(heard.seen) * divergence(mean, learning, self.temperature)
         return loss
 
 
