@@ -54,6 +54,15 @@ def test_it_adds_the_divergence_of_each_base_from_their_mean(given):
     assert_close(loss(Mutual(given, 0.2), Answers()), expected)
 
 
+def test_only_the_first_base_may_be_taught():
+    first = Mutual(Plain(), 0.2, taught=1)
+    forward = Answers()
+    loss(first, forward).backward()
+    taught = 0.4 * (torch.softmax(LOGITS[0] / 2, -1) - torch.softmax(LOGITS.mean(0) / 2, -1)) / len(Y)  # w T (q - p)
+    own = (torch.softmax(LOGITS, -1) - one_hot(Y, 3)) / len(Y)
+    assert_close(forward.logits.grad, torch.stack([own[0] + taught, *own[1:]]))
+
+
 def test_clean_and_attacked_images_teach_by_their_mean():
     given = Adversarial(lambda predict, x, y, rng: x, weight=0.3)
     assert_close(loss(Mutual(given, 0.5), Answers()), loss(given, Answers()) + 0.5 * by_hand(LOGITS))
@@ -108,4 +117,5 @@ def test_whatever_else_a_run_asks_of_a_loss_is_as_given(name):
     made = SplitMix(mutual=0.2).objective(given)
     assert made == Mutual(given, 0.2)
     assert (made.needs, made.trials, made.terms(3)) == (given.needs, given.trials, given.terms(3))
+    assert SplitMix(mutual=0.2, taught="first").objective(given) == Mutual(given, 0.2, taught=1)
     assert SplitMix().objective(given) is given

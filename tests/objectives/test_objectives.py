@@ -88,10 +88,10 @@ def test_without_a_say_of_the_user_norms_are_tracked():
     assert make_config({"objective": "masked"}).norm == "post"
 
 
-@pytest.mark.parametrize("recipe", ["paper", "recommended"])
-def test_recipes_know_adversarial_training(recipe):
+@pytest.mark.parametrize(("recipe", "norm", "rate"), [("paper", "tracked", 1.0), ("recommended", "post", 10.0)])
+def test_recipes_know_adversarial_training(recipe, norm, rate):
     config = read_config("digits", ["objective=adversarial", f"recipe={recipe}"])
-    assert (config.norm, config.lr, config.rounds) == ("tracked", 0.1, 300)
+    assert (config.norm, config.norm_rate, config.lr, config.rounds) == (norm, rate, 0.1, 300)
 
 
 def test_the_authors_do_not_rescale_against_attacks_on_photographs():

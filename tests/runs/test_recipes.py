@@ -40,6 +40,20 @@ def test_the_even_split_of_cifar10_has_rates_of_its_own():
 def test_the_recommended_recipe_is_what_our_runs_support():
     config = make_config({"recipe": "recommended"})
     assert (config.lr, config.order, config.norm) == (0.1, "greedy", "post")
+    assert config.method == {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("splitmix", {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}),
+        ({"name": "splitmix", "mutual": 0.0}, {"name": "splitmix", "draws": "anchored", "mutual": 0.0, "taught": "first"}),
+        ("fedavg", "fedavg"),
+        ({"name": "heterofl"}, {"name": "heterofl"}),
+    ],
+)
+def test_a_recipe_fills_in_the_method_that_is_named_and_no_other(method, expected):
+    assert make_config({"recipe": "recommended", "method": method}).method == expected
 
 
 def test_an_unknown_recipe_is_told_with_all_other_mistakes():

@@ -211,9 +211,10 @@ def read_settings(source: str | None, overrides: Sequence[str] = ()) -> dict[str
 def make_config(given: Mapping[str, object], *, own: Collection[str] = ()) -> Config:
     """A checked config; every mistake is named in one error. Keys in `own` name things of the user's, in no table."""
     task = given.get("task", "mini")
+    usual = TASK_DEFAULTS.get(task if isinstance(task, str) else "", {})
     if under_attack(given):
-        given = {"norm": "tracked", **given}  # the paper's, and what a dial can use
-    merged = {**TASK_DEFAULTS.get(task if isinstance(task, str) else "", {}), **apply_recipe(given)}
+        usual = {"norm": "tracked", **usual}  # the paper's, and what a dial can use
+    merged = {**usual, **apply_recipe(given)}
     try:
         return Config.model_validate(merged, context={"own": own})
     except ValidationError as error:

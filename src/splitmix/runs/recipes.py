@@ -17,7 +17,15 @@ def apply_recipe(given: Settings) -> dict[str, object]:
     if not isinstance(name, str) or name not in RECIPES:
         return dict(given)
     own = {key: value for key, value in given.items() if key != "recipe"}
-    return {**RECIPES[name](own), **own}
+    made = RECIPES[name](own)
+    if "method" in made and "method" in own:
+        own["method"] = {**as_table(made["method"]), **as_table(own["method"])}
+    return {**made, **own}
+
+
+def as_table(named: object) -> dict[str, object]:
+    """What a setting names, with its own settings if it has any."""
+    return dict(named) if isinstance(named, Mapping) else {"name": named}
 
 
 def method_name(given: Settings) -> str:
@@ -41,7 +49,7 @@ def paper(given: Settings) -> dict[str, object]:
     name = method_name(given)
     scaled = name in ("splitmix", "fedensemble")
     made = {
-        "norm": "batch",
+        "norm": "tracked" if under_attack(given) else "batch",
         "order": "natural",
         "rescale_init": scaled,  # slices of a wide net begin like one anyway
         "rescale_layers": scaled or name in NESTED,
@@ -51,8 +59,15 @@ def paper(given: Settings) -> dict[str, object]:
 
 
 def recommended(given: Settings) -> dict[str, object]:
-    """What our own runs support, on validation images: a high rate, the most helpful base first, calibrated norms."""
-    return {"lr": 0.1, "order": "greedy", "norm": "post", "rescale_init": True}
+    """What our own runs support, on validation images: a high rate, the most helpful base first, calibrated norms.
+
+    Split-Mix trains its first base most often and lets it learn from the mean of a client's bases; against attacks the
+    affines of norms have ten times the rate, so that the two norms of a layer part.
+    """
+    made: dict[str, object] = {"lr": 0.1, "order": "greedy", "norm": "post", "rescale_init": True}
+    if method_name(given) == "splitmix":
+        made["method"] = {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}
+    return {**made, "norm_rate": 10.0} if under_attack(given) else made
 
 
 RECIPES: dict[str, Callable[[Settings], dict[str, object]]] = {"paper": paper, "recommended": recommended}
