@@ -47,7 +47,10 @@ def test_the_recommended_recipe_is_what_our_runs_support():
     ("method", "expected"),
     [
         ("splitmix", {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}),
-        ({"name": "splitmix", "mutual": 0.0}, {"name": "splitmix", "draws": "anchored", "mutual": 0.0, "taught": "first"}),
+        (
+            {"name": "splitmix", "mutual": 0.0},
+            {"name": "splitmix", "draws": "anchored", "mutual": 0.0, "taught": "first"},
+        ),
         ("fedavg", "fedavg"),
         ({"name": "heterofl"}, {"name": "heterofl"}),
     ],
