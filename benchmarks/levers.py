@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def with_validation(folder: Path) -> Iterator[Row]:
-    """The rows of a run but for those of test-batch norms, each with the width's validation accuracy in the best round."""
+    """The rows of a run but for those of test-batch norms, each with its validation accuracy in the best round."""
     found = {(row.get("round"), row.get("width")): row.get("accuracy") for row in read_metrics(folder)}
     for row in rows_of(folder):
         if row["norm"] != "batch":
