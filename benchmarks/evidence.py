@@ -246,11 +246,10 @@ def machine() -> dict[str, str]:
     """What a time was measured on."""
     import torch
 
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    from splitmix.runtime.probe import processor_name
+
     return {
-        "processor": names[0] if names else platform.machine(),
+        "processor": processor_name() or platform.machine(),
         "load": f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -98,7 +98,7 @@ def device(backend: str) -> dict[str, str | int]:
     """What decides how fast a model runs here, on ONNX Runtime ("onnx") or PyTorch ("torch")."""
     return {
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count() or 1,
         "name": platform.node(),
         **_runtime(backend),
@@ -121,7 +121,7 @@ def cache_file(model: Model) -> Path:
     return Path(home) / "probe" / f"{model.manifest.sha256[:16]}-{here[:16]}.json"
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The name of the processor, which Python does not tell everywhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
