@@ -154,7 +154,7 @@ class HuggingFace:
 
     def __getitem__(self, key):
         if isinstance(key, str):
-            return {"label": self.labels}[key]
+            return {"label": self.labels, "site": getattr(self, "sites", None)}[key]
         if key == self.broken:
             raise OSError("truncated")
         return {"image": self.pictures[key], "label": self.labels[key]}
@@ -168,6 +168,16 @@ def test_a_hugging_face_data_set_of_pictures_is_decoded_when_it_is_needed():
     shown = [domain.x_train.take(np.arange(len(domain.y_train))) for domain in domains]
     assert np.array_equal(made(task.train.images, rows), np.concatenate(shown))
     assert read({"train": HuggingFace(), "test": HuggingFace(6)})[0].x_test.shape == (6, 32, 32, 3)
+
+
+def test_a_column_may_name_the_domain_of_each_picture():
+    data = HuggingFace()
+    data.sites = [("north", "south")[row // 2 % 2] for row in range(30)]
+    data.column_names.append("site")
+    data.features["site"] = SimpleNamespace(dtype="string")
+    north, south = read(data, {"size": 8, "domain": "site"})
+    assert (north.name, south.name) == ("north", "south")
+    assert (len(north.y_train) + len(north.y_test), len(south.y_train) + len(south.y_test)) == (16, 14)
 
 
 def test_a_row_that_cannot_be_decoded_is_named():

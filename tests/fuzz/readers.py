@@ -15,16 +15,19 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fuzz.mutators import Mutate, blind, forge_array, forge_graph, forge_json, forge_pickle, forge_zip, replace_one
 from helpers.bundles import made_up_grid, own_bundle, random_bundle, replace_base, sealed, with_header
 from helpers.made_runs import fake_run
 from helpers.originals import cifar_python
+from helpers.picture_folders import write_tree
 from helpers.plain_nets import PLAIN_NETS
 from helpers.serving import OPEN, PICTURES, png
 from helpers.toys import PLAN, bases, toy_weights
 from splitmix.core.errors import UserError
 from splitmix.core.types import Train, Update
+from splitmix.data.doors import read as read_data
 from splitmix.data.folder import read_folder
 from splitmix.data.prepare.originals import BATCHES, read_cifar10
 from splitmix.report.tables import width_table
@@ -76,6 +79,35 @@ def npz(folder: Path) -> Reader:
             read_images(folder, (4, 4), 10)
 
     return Reader((plain.getvalue(), packed.getvalue()), read, (blind, forge_zip, forge_zip, forge_array))
+
+
+def table(folder: Path) -> Reader:
+    file = folder / "a.csv"
+    rows = "".join(f"{i},{i / 7:.3f},{'ab'[i % 2]},{'xy'[i // 10]}\n" for i in range(20))
+
+    def read(data: bytes) -> None:
+        file.write_bytes(data)
+        read_data(file)
+
+    seeds = (f"size,weight,label,domain\n{rows}", f"size;weight;class;domain\n{rows}".replace(",", ";"))
+    return Reader(tuple(seed.encode() for seed in seeds), read)
+
+
+def pictures(folder: Path) -> Reader:
+    write_tree(folder / "pets", count=4)
+    file = folder / "pets" / "cat" / "0.png"
+    seeds = [file.read_bytes()]
+    for kind in ("JPEG", "GIF", "BMP", "WEBP"):
+        Image.open(folder / "pets" / "dog" / "0.png").save(packed := io.BytesIO(), kind)
+        seeds.append(packed.getvalue())
+
+    def read(data: bytes) -> None:
+        file.write_bytes(data)
+        (domain,) = read_data(folder / "pets", {"size": 8})
+        for x in (domain.x_train, domain.x_test):
+            x.take(np.arange(len(x)))
+
+    return Reader(tuple(seeds), read)
 
 
 def old_pickle(folder: Path) -> Reader:
@@ -324,6 +356,8 @@ def flower_answer(folder: Path) -> Reader:
 
 READERS: dict[str, Callable[[Path], Reader]] = {
     "npz": npz,
+    "table": table,
+    "pictures": pictures,
     "pickle": old_pickle,
     "toml": toml,
     "override": override,

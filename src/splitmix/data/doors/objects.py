@@ -26,6 +26,7 @@ class Labelled:
     x: Inputs
     y: Rows
     class_names: tuple[str, ...] = ()
+    domains: Sequence[str] = ()  # of each sample, where a column names them
 
 
 def is_object(source: Any) -> bool:
@@ -48,15 +49,26 @@ def _domains(name: str, parts: Sequence[Any], how: Reading) -> tuple[Domain, ...
     """The domains of a training part, and a test part if there is one."""
     if all(_is_table(part) for part in parts):
         names = [name] if len(parts) == 1 else ["train", "test"]
-        return domains_of_tables({name: _table(part, how) for name, part in zip(names, parts, strict=True)}, how)
+        tables = {part: _table(held, how) for part, held in zip(names, parts, strict=True)}
+        return domains_of_tables(name, tables, how)
     found = [_labelled(part, how) for part in parts]
     if any(part.class_names != found[0].class_names for part in found):
         raise UserError(f"train and test of '{name}' have other names of classes; give both the same")
-    arrays = [array for part in found for array in (part.x, part.y)]
-    if _is_arrays(parts[0]) and len(parts[0]) == 4:
-        arrays = [_plain(array) for array in parts[0]]
-    made = make_domain(name, arrays, test_ratio=how.test_ratio, seed=how.seed, kind=how.kind)
-    return (replace(made, class_names=found[0].class_names),)
+    made = []
+    for domain in sorted(set(found[0].domains)) or [name]:
+        arrays = [array for part in found for array in _only(part, domain)]
+        if _is_arrays(parts[0]) and len(parts[0]) == 4:
+            arrays = [_plain(array) for array in parts[0]]
+        made.append(make_domain(domain, arrays, test_ratio=how.test_ratio, seed=how.seed, kind=how.kind))
+    return tuple(replace(domain, class_names=found[0].class_names) for domain in made)
+
+
+def _only(part: Labelled, domain: str) -> tuple[Inputs, Rows]:
+    """Samples and labels of one domain, or of all where no column names them."""
+    if not part.domains:
+        return part.x, part.y
+    rows = np.flatnonzero(np.array(part.domains) == domain)
+    return part.x[rows], part.y[rows]
 
 
 def _labelled(source: Any, how: Reading) -> Labelled:
@@ -159,7 +171,8 @@ def _pictures(source: Any, how: Reading) -> Labelled:
     some = spread(range(len(labels)), LOOKED_AT)
     size = how.size or usual_size([_picture((source, column), row).size[::-1] for row in some])
     rows = np.stack([np.zeros(len(labels), np.int64), np.arange(len(labels))], 1)
-    return Labelled(Decoded(((source, column),), rows, size), labels, names)
+    domains = [] if role.domain is None else [str(value) for value in source[role.domain][:]]
+    return Labelled(Decoded(((source, column),), rows, size), labels, names, domains)
 
 
 def _picture(place: tuple[Any, str], row: int) -> Any:

@@ -52,11 +52,15 @@ def read_tables(source: Path, how: Reading) -> tuple[Domain, ...]:
     if len(set(stems)) < len(stems):
         raise UserError(f"'{source}' has two tables of one name; give each its own")
     readers = {".parquet": read_parquet, ".csv": read_csv, ".tsv": read_csv}
-    return domains_of_tables({f.stem: readers[f.suffix.lower()](f, how) for f in files}, how)
+    tables = {file.stem: readers[file.suffix.lower()](file, how) for file in files}
+    return domains_of_tables(source.resolve().name, tables, how)
 
 
-def domains_of_tables(tables: Mapping[str, Table], how: Reading) -> tuple[Domain, ...]:
-    """All rows by their domains, with features scaled alike; rows of a table named `test` are for testing."""
+def domains_of_tables(whole: str, tables: Mapping[str, Table], how: Reading) -> tuple[Domain, ...]:
+    """All rows by their domains, with features scaled alike; rows of a table named `test` are for testing.
+
+    Where no column names the domain, it is the table, or the `whole` of training and test tables.
+    """
     first, *others = tables.values()
     for other in others:
         if other.features != first.features:
@@ -67,7 +71,7 @@ def domains_of_tables(tables: Mapping[str, Table], how: Reading) -> tuple[Domain
     is_test = np.concatenate([np.full(len(t.labels), split and name == "test") for name, t in tables.items()])
     origin: list[str] = []
     for name, table in tables.items():
-        origin += table.domains or [str(Path(first.where).parent.name or "data") if split else name] * len(table.labels)
+        origin += table.domains or [whole if split else name] * len(table.labels)
     groups = {name: np.flatnonzero(np.array(origin) == name) for name in dict.fromkeys(sorted(origin))}
     parts = {}
     for name, rows in groups.items():
@@ -161,14 +165,13 @@ def _parsed(text: Iterable[str], file: Path, how: Reading) -> Table:
     numbers, labels, domains = array("d"), list[str](), list[str]()
     known: dict[str, str] = {}  # one text for each name, however many rows have it
     for line, row in _rows(lines, mark, len(columns), file):
-        label = row[where[role.label]].strip()
-        if not label:
-            raise UserError(
-                f"'{file}', line {line}: the label is missing in column '{role.label}'; give it, or drop the row"
-            )
-        labels.append(known.setdefault(label, label))
+        texts = [row[where[name]].strip() for name in (role.label, role.domain) if name is not None]
+        if not all(texts):
+            empty = role.label if not texts[0] else role.domain
+            raise UserError(f"'{file}', line {line}: column '{empty}' is empty; give a value, or drop the row")
+        labels.append(known.setdefault(texts[0], texts[0]))
         if role.domain is not None:
-            domains.append(known.setdefault(name := row[where[role.domain]].strip() or "unknown", name))
+            domains.append(known.setdefault(texts[1], texts[1]))
         try:
             values = [float(row[place]) for place in places]
         except ValueError:
