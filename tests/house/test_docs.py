@@ -35,10 +35,13 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-CODE = [pytest.param(text, id=f"{page.stem}-{i}") for page in PAGES for i, text in enumerate(blocks(page, "python"))]
+ALONE = [
+    page for page in PAGES if page.stem != "start-to-device"
+]  # whose blocks stand in an order; it has its own test
+CODE = [pytest.param(text, id=f"{page.stem}-{i}") for page in ALONE for i, text in enumerate(blocks(page, "python"))]
 COMMANDS = [
     shlex.split(line, comments=True)[1:]
-    for page in PAGES
+    for page in ALONE
     for text in blocks(page, "sh")
     for line in text.splitlines()
     if line.startswith("splitmix ")

@@ -70,7 +70,8 @@ class Slim:
         if self.example is None:
             raise UserError("slim(module) does not know what its module takes; give a batch of it: slim(module, batch)")
         if exact not in self.made:
-            with torch.random.fork_rng(devices=[]):  # the draws of the net that is built are its own
+            # the draws of the net that is built are its own; a batch goes through it, also where others are weightless
+            with torch.random.fork_rng(devices=[]), self.example.device:
                 self.made[exact] = narrowed(self.module, _batch(self.example), exact)
         built = copy.deepcopy(self.made[exact])
         for layer in reversed(list(built.modules())):  # what is inside first: an outer one may have its own way
