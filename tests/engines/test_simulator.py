@@ -26,6 +26,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.parts import cut
 from splitmix.core.types import Calibrate, Question, Score, Train
 from splitmix.engines.simulator import named_norms, split_norms
+from splitmix.engines.stopwatch import Stopwatch
 from splitmix.engines.workers import Arena, Workers
 
 pytestmark = pytest.mark.skipif(not Workers.possible(), reason="worker processes need fork")
@@ -257,3 +258,23 @@ def test_a_memory_and_an_upload_travel_as_one():
     found, rest = split_norms({**upload, **named_norms(memory)})
     assert {base: to_bytes(norms) for base, norms in found.items()} == {b: to_bytes(n) for b, n in memory.items()}
     assert to_bytes(rest) == to_bytes(upload)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stopwatch_counts_every_step_and_changes_no_bits(workers):
+    jobs, watch = [*JOBS, Score(1, (bases(0),))], Stopwatch()
+    with toy_simulator(workers=workers) as plain, toy_simulator(workers=workers) as timed:
+        timed.stopwatch = watch
+        expected, found = (list(engine.run(toy_weights(), jobs)) for engine in (plain, timed))
+    assert [to_bytes(update.weights) for update in found[:-1]] == [to_bytes(update.weights) for update in expected[:-1]]
+    clients = {step: seconds for step, seconds in watch.seconds.items() if step not in ("merge", "waiting")}
+    assert all(seconds > 0 for seconds in clients.values())
+    assert sum(watch.shares().values()) == pytest.approx(1)
+
+
+def test_what_the_receiver_of_updates_takes_for_them_counts_as_merge():
+    engine = toy_simulator()
+    engine.stopwatch = watch = Stopwatch()
+    for _ in engine.run(toy_weights(), JOBS[:2]):
+        time.sleep(0.02)
+    assert watch.seconds["merge"] >= 0.04

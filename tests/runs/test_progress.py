@@ -1,6 +1,8 @@
 """How a run is watched: plain lines, a bar on a terminal, and TensorBoard."""
 
 import io
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,9 +13,11 @@ from helpers.toys import METHOD, Tiny
 from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.runs.config import Config
-from splitmix.runs.progress import Board, terminal_watcher
+from splitmix.runs.config import Config, make_config
+from splitmix.runs.progress import Board, Watcher, terminal_watcher
+from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import Setup as RunSetup
+from splitmix.runs.setup import set_up
 
 SCORES = [{"width": "1/4", "accuracy": 0.5, "round": 1}, {"width": "1", "accuracy": 0.75, "round": 1}]
 
@@ -81,3 +85,45 @@ def test_what_clients_and_files_are_called_does_not_steer_the_terminal(terminal)
     console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None)
     terminal_watcher(console).note("client 'a\x1b]0;b\x07[red]c'\nis late")
     assert console.file.getvalue() == "client 'a\ufffd]0;b\ufffd[red]c'\nis late\n"
+
+
+class Counts(Watcher):
+    """Counts the answers that it is told of."""
+
+    def __init__(self):
+        self.total, self.came, self.over = 0, 0, 0
+
+    def scoring(self, total):
+        self.total = total
+
+    def answer(self):
+        self.came += 1
+
+    def scored(self):
+        self.over += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"norm": "tracked"}, {"statistics": "chosen", "order": "greedy"}])
+def test_scoring_tells_how_many_answers_it_needs(settings, tmp_path):
+    watcher = Counts()
+    setup = set_up(make_config({"task": "mini", "clients": 4, "rounds": 1, **settings}))
+    run_in_folder(setup, tmp_path / "run", watchers=[watcher])
+    assert watcher.came == watcher.total > 0
+    assert watcher.over == 1
+
+
+def test_a_bar_counts_down_while_a_run_is_scored():
+    watcher = terminal_watcher(Console(file=(file := io.StringIO()), force_terminal=True, width=100))
+    watcher.scoring(4)
+    watcher.answer()
+    watcher.scored()
+    assert "scoring" in file.getvalue()
+
+
+@pytest.mark.slow
+def test_a_profile_is_printed_and_kept(here, capsys):
+    main([*TRAIN, "--profile", "--out", "timed"])
+    kept = json.loads(Path("timed/profile.json").read_text())
+    assert kept["seconds"]["forward"] > 0
+    assert "backward: gradients" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from splitmix.cli.options import (
 from splitmix.core.errors import UserError
 from splitmix.core.objective import Attack
 from splitmix.core.width import parse_dial, parse_width
+from splitmix.engines.stopwatch import STEPS, Stopwatch
 from splitmix.report.grid_page import WEAK, grid_table, masking_table
 from splitmix.report.run_page import summary, write_report
 from splitmix.report.tables import Column, percent, width_table
@@ -47,6 +48,7 @@ def train(
     resume: Flag = False,
     machine: Machine = HERE,
     tensorboard: Flag = False,
+    profile: Flag = False,
     engine: str = "simulator",
     state: Path = Path(".flower"),
     deadline: float = 600.0,
@@ -80,6 +82,8 @@ def train(
         Go on where the run in the folder stopped, or begin it.
     tensorboard
         Log for TensorBoard too.
+    profile
+        Tell where the time goes, step by step, and keep it in profile.json; for the simulator.
     engine
         Where clients are: simulator (here), flower (a federation, see `splitmix flower`), or ray (Flower's simulation).
     state
@@ -91,6 +95,9 @@ def train(
     """
     count, on, root = machine.processes(), machine.checked_device(), machine.data_root
     command = shlex.join(["splitmix", *sys.argv[1:]])
+    if profile and engine != "simulator":
+        raise UserError(f"--profile times simulated clients, not those of engine '{engine}'; leave it out")
+    stopwatch = Stopwatch() if profile else None
     if engine != "simulator":
         where = RemoteClients(engine, state, deadline, count, root)
         folder = train_remotely(where, read_settings(source, option or ()), out, resume=resume, command=command)
@@ -99,11 +106,29 @@ def train(
         setup = set_up(config, root=root)
         folder = out or default_folder(config)
         watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
-        run_in_folder(setup, folder, resume=resume, workers=count, device=on, watchers=watchers, command=command)
+        run_in_folder(
+            setup,
+            folder,
+            resume=resume,
+            workers=count,
+            device=on,
+            watchers=watchers,
+            command=command,
+            stopwatch=stopwatch,
+        )
     page = write_report(folder)
     show_run(folder, as_json)
+    if stopwatch is not None and any(stopwatch.seconds.values()):
+        show_profile(stopwatch)
     if not as_json:
         say(f"Pictures and details: {page}")
+
+
+def show_profile(stopwatch: Stopwatch) -> None:
+    """Where the time went, beside the results."""
+    shares, seconds = stopwatch.shares(), stopwatch.seconds
+    for step, what in STEPS.items():
+        note(f"{100 * shares[step]:5.1f} %  {seconds[step]:8.2f} s  {step}: {what}")
 
 
 def report(run: Path, /) -> None:

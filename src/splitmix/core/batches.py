@@ -120,6 +120,16 @@ def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
     return padded[tuple(index.to(x.device) for index in where)].permute(0, 3, 1, 2)
 
 
+class Clock:
+    """Tells where a client's time goes: what passed since the last lap belongs to a step. This one counts nothing."""
+
+    def lap(self, step: str) -> None:
+        """A step is done."""
+
+
+UNTIMED = Clock()
+
+
 class Optimizer:
     """SGD, Adam or AdamW as in `torch.optim`, but without its classes, whose first use imports a compiler (seconds).
 
@@ -145,15 +155,17 @@ class Optimizer:
             rate: [leaf.detach().clone() for leaf in own] for rate, own in self.leaves.items() if plan.proximal
         }
 
-    def step(self, loss: Tensor) -> None:
+    def step(self, loss: Tensor, clock: Clock = UNTIMED) -> None:
         """Move each leaf that the loss depends on."""
         for leaf in (leaf for own in self.leaves.values() for leaf in own):
             leaf.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
+        clock.lap("backward")
         with torch.no_grad():
             for rate, leaves in self.leaves.items():
                 reached = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
                 self._move(rate, reached, [gradient for leaf in leaves if (gradient := leaf.grad) is not None])
+        clock.lap("optimizer")
 
     def _move(self, rate: float, reached: list[int], gradients: list[Tensor]) -> None:
         leaves, plan = [self.leaves[rate][i] for i in reached], self.plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from splitmix.core.batches import ClientData, Optimizer, Split, augmented, even_batches, shuffled
+from splitmix.core.batches import UNTIMED, ClientData, Clock, Optimizer, Split, augmented, even_batches, shuffled
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net, from_moments, to_moments
 from splitmix.core.objective import Objective, Predict, withstood
@@ -34,11 +34,17 @@ OwnNorms = dict[int, Weights]  # what a client keeps to itself between rounds: i
 
 
 def execute(
-    job: Job, net: Net, download: Weights, data: ClientData, objective: Objective, own: OwnNorms
+    job: Job,
+    net: Net,
+    download: Weights,
+    data: ClientData,
+    objective: Objective,
+    own: OwnNorms,
+    clock: Clock = UNTIMED,
 ) -> Update | Tally:
     """Do a job on the client that it names; `download` holds the covering parts of the job, stacked."""
     if isinstance(job, Train):
-        return train_client(job, net, download, data, objective, own)
+        return train_client(job, net, download, data, objective, own, clock)
     if isinstance(job, Score):
         return score_client(job, net, download, data, own)
     return calibrate_client(job, net, download, data)
@@ -58,7 +64,13 @@ def all_parts(job: Job) -> tuple[Part, ...]:
 
 
 def train_client(
-    job: Train, net: Net, download: Weights, data: ClientData, objective: Objective, own: OwnNorms
+    job: Train,
+    net: Net,
+    download: Weights,
+    data: ClientData,
+    objective: Objective,
+    own: OwnNorms,
+    clock: Clock = UNTIMED,
 ) -> Update:
     """Train all parts on the same batches with one optimizer, made anew in every round (Algorithm 3)."""
     parts, plan = covering(job.parts), job.plan
@@ -72,11 +84,15 @@ def train_client(
     optimizer = Optimizer(trainable, net.norm_names(width), plan)
     rng = torch_rng_for(job.seed, "client", job.round, job.client)
     losses = []
+    clock.lap("other")
     for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
         x, y = data.train.batch(picks)
+        x = augmented(x, data.augment, rng)
+        clock.lap("data")
         with torch.autocast(x.device.type, torch.bfloat16) if plan.precision == "mixed" else nullcontext():
-            loss = objective(forward, augmented(x, data.augment, rng), y, rng)
-        optimizer.step(loss)
+            loss = objective(forward, x, y, rng)
+        clock.lap("forward")
+        optimizer.step(loss, clock)
         losses.append(loss.detach())
     trained = {name: value.detach() for name, value in leaves.items()}
     keep_norms(trained, parts, private, own)

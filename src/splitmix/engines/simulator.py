@@ -8,13 +8,14 @@ from typing import Any, Protocol
 import torch
 from numpy.typing import NDArray
 
-from splitmix.core.batches import ClientData
+from splitmix.core.batches import UNTIMED, ClientData, Clock
 from splitmix.core.client import OwnNorms, all_parts, execute
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
-from splitmix.core.types import Job, Layout, Profile, Update, Weights
+from splitmix.core.types import Job, Layout, Profile, Train, Update, Weights
+from splitmix.engines.stopwatch import Stopwatch
 from splitmix.engines.workers import Workers
 
 Arrays = dict[str, NDArray[Any]]
@@ -39,15 +40,18 @@ class Simulator:
     workers: int = 1
     device: str = "cpu"  # anything else is used from this one process
     own_norms: dict[int, OwnNorms] = field(default_factory=dict)  # what each client keeps to itself
+    stopwatch: Stopwatch | None = None  # counts where time goes
     _pool: Workers | None = field(default=None, init=False, repr=False)
 
     def profiles(self, round: int) -> Sequence[Profile]:
         return self.clients.profiles(round)
 
     def run(self, weights: Weights, jobs: Sequence[Job]) -> Iterator[Any]:
-        if self.workers > 1 and self.device == "cpu" and Workers.possible():
-            yield from self._pooled(weights, jobs)
-            return
+        pooled = self.workers > 1 and self.device == "cpu" and Workers.possible()
+        answers = (self._pooled if pooled else self._alone)(weights, jobs)
+        return self.stopwatch.watched(answers, jobs, self.workers if pooled else 1) if self.stopwatch else answers
+
+    def _alone(self, weights: Weights, jobs: Sequence[Job]) -> Iterator[Any]:
         for job in jobs:
             own = self.own_norms.get(job.client, {})
             with one_thread():
@@ -69,8 +73,16 @@ class Simulator:
 
     def _work(self, weights: Weights, job: Job, own: OwnNorms) -> Any:
         """Download, work, upload: what happens for one job, in this process or in a worker."""
+        if self.stopwatch is None:
+            return self._done(weights, job, own, UNTIMED)
+        self.stopwatch.start()
+        answer = self._done(weights, job, own, self.stopwatch)
+        self.stopwatch.lap("other" if isinstance(job, Train) else "scoring")
+        return answer
+
+    def _done(self, weights: Weights, job: Job, own: OwnNorms, clock: Clock) -> Any:
         download = moved(cut(self.net, self.layout, weights, all_parts(job)), self.device)
-        answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, own)
+        answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, own, clock)
         return replace(answer, weights=moved(answer.weights, "cpu")) if isinstance(answer, Update) else answer
 
     def _keep(self, client: int, own: OwnNorms) -> None:

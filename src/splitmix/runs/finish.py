@@ -2,28 +2,31 @@
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from splitmix import __version__
+from splitmix.core.client import OwnNorms
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
 from splitmix.core.score import WidthScore, calibrate, fit_times, order_bases, score
-from splitmix.core.types import Part, Question, Weights, nested_width
+from splitmix.core.types import Job, Part, Profile, Question, Weights, nested_width
 from splitmix.core.width import parse_width
 from splitmix.data.tasks import task_about
 from splitmix.nets.cost import mix_cost
 from splitmix.runs.checks import samples_of
 from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
+from splitmix.runs.progress import Watcher
 from splitmix.runs.records import Result, StoredClient, StoredScaling, StoredScore, parse_record, write_record
 from splitmix.runs.setup import Setup
 
@@ -54,11 +57,14 @@ class Outcome:
     order: tuple[int, ...]
 
 
-def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") -> Outcome:
+def finish(
+    setup: Setup, engine: RunEngine, state: State, *, command: str = "", watchers: Sequence[Watcher] = ()
+) -> Outcome:
     """Calibrate the best round, choose its norm statistics, order its bases, and score every width on test images."""
     began, config = perf_counter(), setup.config
     give_norms(engine, state.best_norms)
     norms, found = scored_norms(setup), dict[str, float]()
+    engine = counted = Counted(engine, watchers, answers_to_come(setup, norms))
     weights = calibrated(setup, engine, state.best) if "global" in norms else state.best
     if config.statistics != "client":
         found = widest_accuracies(setup, engine, weights, STATISTICS[config.statistics])
@@ -71,6 +77,7 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
         used, question = served_with(setup, weights, norm)
         rows = score(engine, used, setup.mixes(), setup.domains, question)
         scores += [score_row(scored, norm, "test") for scored in rows]
+    counted.end()
     scores = with_costs(setup, weights, scores)
     seconds = state.seconds + perf_counter() - began
     result: Result = {
@@ -116,6 +123,52 @@ def finish(setup: Setup, engine: RunEngine, state: State, *, command: str = "") 
     if setup.net.stacking:
         result["stacked"] = setup.net.stacking
     return Outcome(result, weights, order)
+
+
+@dataclass
+class Counted:
+    """An engine that tells watchers of each answer, of about so many to come."""
+
+    engine: RunEngine
+    watchers: Sequence[Watcher]
+    total: int
+
+    def __post_init__(self) -> None:
+        for watcher in self.watchers:
+            watcher.scoring(self.total)
+
+    @property
+    def workers(self) -> int:
+        return self.engine.workers
+
+    @property
+    def own_norms(self) -> dict[int, OwnNorms]:
+        return self.engine.own_norms
+
+    def profiles(self, round: int) -> Sequence[Profile]:
+        return self.engine.profiles(round)
+
+    def run(self, weights: Weights, jobs: Sequence[Job]) -> Iterator[Any]:
+        try:
+            for answer in self.engine.run(weights, jobs):
+                for watcher in self.watchers:
+                    watcher.answer()
+                yield answer
+        except BaseException:  # a bar must not stay on the terminal
+            self.end()
+            raise
+
+    def end(self) -> None:
+        for watcher in self.watchers:
+            watcher.scored()
+
+
+def answers_to_come(setup: Setup, norms: Sequence[str]) -> int:
+    """How many answers of clients the end of a run needs; a search for shares or an order may ask for more."""
+    config, searched = setup.config, setup.method.layout.count > 1
+    chosen = 0 if config.statistics == "client" else len(STATISTICS[config.statistics])
+    searches = (searched and config.order != "natural") + 2 * (searched and config.mix == "fitted")
+    return len(setup.domains) * (("global" in norms) + chosen + searches + len(norms))
 
 
 def store_outcome(path: Path, outcome: Outcome, digest: str) -> None:

@@ -33,6 +33,15 @@ class Watcher:
     def end(self) -> None:
         """Training has ended, well or not."""
 
+    def scoring(self, total: int) -> None:
+        """The best round is scored, by about so many answers of clients."""
+
+    def answer(self) -> None:
+        """One of them came."""
+
+    def scored(self) -> None:
+        """All that is needed has come, or scoring broke off."""
+
 
 @dataclass(frozen=True)
 class Round:
@@ -88,10 +97,28 @@ def terminal_watcher(console: Console | None = None) -> Watcher:
     return Bar(console) if console.is_terminal else Lines(console)
 
 
-class Bar(Watcher):
+class Shown(Watcher):
+    """Who counts down the answers at the end of a run."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def scoring(self, total: int) -> None:
+        self.left = Countdown("scoring", self.console, every=2.0)
+        self.left.begin(total)
+
+    def answer(self) -> None:
+        self.left.step()
+
+    def scored(self) -> None:
+        self.left.end()
+
+
+class Bar(Shown):
     """Round, accuracy at the narrowest and widest width, time left."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__(console)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -122,11 +149,11 @@ class Bar(Watcher):
         self.progress.stop()
 
 
-class Lines(Watcher):
+class Lines(Shown):
     """A line at each validation, with the time left."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        super().__init__(console)
         self.done, self.total, self.start = 0, 0, 0
 
     def begin(self, setup: Setup, start: int) -> None:
@@ -151,10 +178,13 @@ class Lines(Watcher):
 
 
 class Countdown:
-    """Counts answers of a known number, with the time left: a bar on a terminal, else a line at each tenth."""
+    """Counts answers of a known number, with the time left: a bar on a terminal, else a line at each tenth.
 
-    def __init__(self, what: str, console: Console | None = None) -> None:
-        self.what, self.console = what, console or Console(stderr=True)
+    Lines are so many seconds apart, at least.
+    """
+
+    def __init__(self, what: str, console: Console | None = None, *, every: float = 0.0) -> None:
+        self.what, self.console, self.every = what, console or Console(stderr=True), every
         self.done, self.total = 0, 0
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
         self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
@@ -163,11 +193,15 @@ class Countdown:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.end()
+
+    def end(self) -> None:
         if self.console.is_terminal:
             self.bar.stop()
 
     def begin(self, total: int) -> None:
-        self.began, self.total = perf_counter(), total
+        self.began = self.said = perf_counter()
+        self.total = total
         if self.console.is_terminal:
             self.task = self.bar.add_task(self.what, total=total)
             self.bar.start()
@@ -178,7 +212,9 @@ class Countdown:
             self.bar.advance(self.task)
         elif 10 * self.done // self.total > 10 * (self.done - 1) // self.total:
             spent = perf_counter() - self.began
-            left = spent / self.done * (self.total - self.done)
+            if perf_counter() - self.said < self.every or self.done > self.total:
+                return
+            self.said, left = perf_counter(), spent / self.done * (self.total - self.done)
             text = f"{self.what}: {self.done}/{self.total}  {spent:.0f} s, about {left:.0f} s left"
             tell(self.console, text, soft_wrap=True)
 

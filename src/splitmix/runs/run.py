@@ -1,5 +1,6 @@
 """One run: its rounds, and its folder, in which it can be killed at any moment and resumed."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from splitmix.core.objective import Trial
 from splitmix.core.rounds import RoundReport, federate
 from splitmix.core.score import WidthScore, score
 from splitmix.core.types import Question, Weights
+from splitmix.engines.stopwatch import Stopwatch
 from splitmix.runs.config import check_same_config, to_toml
 from splitmix.runs.finish import STATISTICS, Outcome, best_of, calibrated, finish, served_with, store_outcome
 from splitmix.runs.folder import RunEngine, RunFolder, State, give_norms, kept_norms
@@ -34,18 +36,22 @@ def run_in_folder(
     watchers: Sequence[Watcher] = (),
     command: str = "",
     engine: RunEngine | None = None,
+    stopwatch: Stopwatch | None = None,
 ) -> Outcome | None:
     """Train and finish in a folder that nobody else writes to; None where the run was finished before.
 
-    Clients are simulated by `workers` processes, unless an engine is given.
+    Clients are simulated by `workers` processes, unless an engine is given. What a stopwatch counts is stored as
+    `profile.json`: seconds of each step, from the start of this call, which may have resumed a run.
     """
     with ExitStack() as stack:
         folder, state = stack.enter_context(opened(setup, path, resume, watchers))
         if folder.finished():
             return None
-        used = engine or stack.enter_context(setup.engine(workers, device))
+        used = engine or stack.enter_context(setup.engine(workers, device, stopwatch))
         state = train_rounds(setup, used, state, watchers=watchers, folder=folder)
-        outcome = finish(setup, used, state, command=command)
+        outcome = finish(setup, used, state, command=command, watchers=watchers)
+        if stopwatch is not None:
+            folder.write("profile.json", json.dumps({"workers": used.workers, "seconds": stopwatch.seconds}, indent=1))
         store_outcome(path, outcome, setup.config.digest())
         return outcome
 

@@ -22,6 +22,7 @@ from splitmix.data.task import Task
 from splitmix.data.tasks import find_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator
+from splitmix.engines.stopwatch import Stopwatch
 from splitmix.methods import find_method
 from splitmix.methods.optimizers import find_optimizer, find_server
 from splitmix.methods.privacy import check_private, find_privacy
@@ -117,8 +118,9 @@ class Setup:
             raise TypeError(f"the images of the task '{self.task.name}' are elsewhere; give the run an engine")
         return TaskClients(self.task, self.budgets, device)
 
-    def engine(self, workers: int, device: str = "cpu") -> Simulator:
-        return Simulator(self.net, self.method.layout, self.clients(device), self.objective, workers, device)
+    def engine(self, workers: int, device: str = "cpu", stopwatch: Stopwatch | None = None) -> Simulator:
+        layout, clients = self.method.layout, self.clients(device)
+        return Simulator(self.net, layout, clients, self.objective, workers, device, stopwatch=stopwatch)
 
     def fresh_weights(self) -> Weights:
         config, layout = self.config, self.method.layout
