@@ -1,4 +1,4 @@
-"""A model at run time: what turning the dial costs, what running bases side by side gains, and each width's price.
+"""A model at run time: what turning the dial costs, each width's price on ONNX Runtime and on PyTorch, and memory.
 
 python benchmarks/runtime.py    writes rows and results/runtime.md (about a minute on one core)
 
@@ -6,10 +6,14 @@ All on one thread, in turns. Times are the processor's, so that other programs o
 random, which changes no time.
 """
 
+import json
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from pathlib import Path
 from statistics import median
 from time import thread_time
@@ -21,7 +25,9 @@ from evidence import in_turns, publish
 
 from splitmix.core.width import Width
 from splitmix.nets import NETS
+from splitmix.runtime.held import BACKENDS
 from splitmix.runtime.model import Model
+from splitmix.runtime.onnx_bases import OnnxBases
 from splitmix.runtime.probe import memory_mb
 
 ROOT = Path(__file__).parent.parent
@@ -35,20 +41,46 @@ opened: list[str] = []  # files that were opened while the dial was turned
 listening = False
 
 
+MEMORY = """
+import json, sys
+sys.modules["torch"] = None
+import numpy as np
+from splitmix.runtime.held import BACKENDS
+from splitmix.runtime.model import Model
+from splitmix.runtime.onnx_bases import OnnxBases
+def used():
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+def loaded(path):
+    model = Model.load(path)
+    model.predict(np.zeros((1, *model.image), np.uint8), robust=0.3)
+    return model
+small = loaded(sys.argv[1])  # as many sessions of the same graph, with next to no weights: ONNX Runtime itself
+before = used()
+model = loaded(sys.argv[2])
+print(json.dumps({"before": before, "after": used(), "told": model.bytes()}))
+"""
+
+
 def turn(model: Model, width: Width, robust: float) -> None:
     model.set(width=width, robust=robust)
-    model.mix()
+    held, bases, strength = model._chosen(None, None)
+    if isinstance(held.bases, OnnxBases):
+        for base in range(bases):
+            held.bases.folded.at(base, strength)
+    else:
+        model.mix()
 
 
-def turning(path: Path) -> list[dict[str, Any]]:
+def turning(path: Path, backend: str) -> list[dict[str, Any]]:
     """The worst first use of each dial: `set`, and whatever must be made before the net can run at it."""
     global listening
-    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if listening and event == "open" else None)
+    opened.clear()
     dials = [(width, robust) for width in Model.load(path).widths for robust in (0.0, 0.1, 0.3, 0.7, 1.0)]
     firsts: list[float] = []
     again: list[float] = []
     for _ in range(5):
-        model = Model.load(path)
+        model = Model.load(path, backend=backend)
         model(np.zeros((1, *model.image), np.uint8), model.widths[0])  # the library warms up
         listening = True
         for times in (firsts, again):
@@ -57,7 +89,14 @@ def turning(path: Path) -> list[dict[str, Any]]:
         listening = False
     found = {"first_use": firsts, "used_before": again}
     return [
-        {"part": "dial", "turn": turn, "median": median(times), "worst": max(times), "files_opened": len(opened)}
+        {
+            "part": "dial",
+            "backend": backend,
+            "turn": turn,
+            "median": median(times),
+            "worst": max(times),
+            "files_opened": len(opened),
+        }
         for turn, times in found.items()
     ]
 
@@ -83,15 +122,15 @@ def stacking(path: Path) -> list[dict[str, Any]]:
 
 
 def widths(net: str, path: Path) -> list[dict[str, Any]]:
-    """Each width of a bundle: milliseconds of one image, megabytes on disk and in memory."""
-    model = Model.load(path)
+    """Each width of a bundle: milliseconds of one image on both backends, in turns; megabytes on disk and in memory."""
+    models = {backend: Model.load(path, backend=backend) for backend in BACKENDS}
+    model = models["onnx"]
     image = np.random.default_rng(0).integers(0, 256, (1, *model.image), dtype=np.uint8)
-    times = milliseconds(
-        {str(w): partial(model, image, w, ROBUST) for w in model.widths}, TURNS if net == "digit" else 10
-    )
+    turns = 2 * TURNS if net == "digit" else 10
     rows = []
     for width in model.widths:
-        priced = model.manifest.cost(width)
+        times = milliseconds({b: partial(m, image, width, ROBUST) for b, m in models.items()}, turns)
+        priced, onnx, torch_ms = model.manifest.cost(width), times["onnx"], times["torch"]
         rows.append(
             {
                 "part": "width",
@@ -99,15 +138,43 @@ def widths(net: str, path: Path) -> list[dict[str, Any]]:
                 "width": str(width),
                 "bases": priced.bases,
                 "macs": priced.macs,
-                "ms": times[str(width)],
+                "ms": onnx,
+                "torch_ms": torch_ms,
+                "times_as_fast": torch_ms / onnx,
                 "mb_disk": priced.bytes / 1e6,
                 "mb_memory": memory_mb(model, width),
+                "torch_mb_memory": memory_mb(models["torch"], width),
             }
         )
     return rows
 
 
-def milliseconds(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+def memory(net: str, path: Path, folder: Path) -> dict[str, Any]:
+    """What a process without PyTorch grows by when it loads and runs all bases."""
+    small = random_bundle(folder / f"small-{net}", net=net, atom="1/64", bases=8).path
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(small), str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    found = json.loads(done.stdout)
+    graph = Model.load(path).manifest.graph
+    weights = 4 * 8 * sum(prod(shape) for shape in graph.entries.values()) if graph else 0
+    grown = found["after"] - found["before"]
+    return {
+        "part": "memory",
+        "net": net,
+        "mb_before": found["before"] / 1e6,
+        "mb_weights": weights / 1e6,
+        "mb_grown": grown / 1e6,
+        "times_the_weights": grown / weights,
+        "mb_told": found["told"] / 1e6,
+    }
+
+
+def milliseconds(ways: dict[Any, Callable[[], object]], turns: int) -> dict[Any, float]:
     return {name: 1e3 * median(spent) for name, spent in in_turns(ways, thread_time, turns).items()}
 
 
@@ -119,10 +186,13 @@ def timed(call: Callable[[], object]) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
+    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if listening and event == "open" else None)
     with tempfile.TemporaryDirectory() as folder:
         paths = {net: random_bundle(Path(folder) / net, net=net).path for net in TABLE}
-        found = [*turning(paths["digit"]), *stacking(paths["digit"])]
+        found = [row for backend in BACKENDS for row in turning(paths["digit"], backend)]
+        found += stacking(paths["digit"])
         found += [row for net in TABLE for row in widths(net, paths[net])]
+        found += [memory(net, paths[net], Path(folder)) for net in TABLE]
     print(publish("runtime", found))
 
 

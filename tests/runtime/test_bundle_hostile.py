@@ -184,6 +184,68 @@ def test_a_hostile_manifest_is_one_sentence(bundle, change, words):
     assert not {"lame", "antigravity"} & (set(sys.modules) - loaded)
 
 
+def put_step(number, **changes):
+    return lambda graph: graph["steps"][number].update(changes)
+
+
+def put_setting(op, **changes):
+    return lambda graph: next(step for step in graph["steps"] if step["op"] == op)["settings"].update(changes)
+
+
+def bomb(graph):
+    sizes = {"shape": [1, 3, 1 << 20, 1 << 10]}
+    graph["steps"].insert(0, {"op": "Expand", "takes": ["%900000"], "gives": ["%900001"], "settings": sizes})
+    graph["constants"]["%900000"] = {"shape": [1, 1, 1, 1], "numbers": [1.0]}
+
+
+def outgrow(graph):
+    turned = {"op": "Transpose", "takes": [graph["answer"]], "gives": ["%900000"], "settings": {"perm": [1, 0]}}
+    squared = {"op": "MatMul", "takes": [graph["answer"], "%900000"], "gives": ["%900001"], "settings": {}}
+    graph["steps"] += [turned, squared]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put_step(0, op="If"), "its step 0 is 'If', which is none of the operators that are run"),
+        (put_step(0, op="Loop"), "is 'Loop', which is none"),
+        (put_step(0, op="os.system"), "is 'os.system', which is none"),
+        (put_step(0, domain="com.evil"), "graph.steps.0.domain: extra inputs are not permitted"),
+        (put_step(0, takes=["../../etc/passwd", "conv1.weight"]), "takes what is not there"),
+        (put_step(0, gives=["fc1.weight"]), "graph.steps.0.gives.0: string should match pattern"),
+        (put_step(0, gives=["%0"]), "gives what is there already"),
+        (put_setting("Conv", group=0), "a setting 'group' that is out of bounds"),
+        (put_setting("Conv", group=2), "its groups do not fit"),
+        (put_setting("Conv", strides=[0, 0]), "a setting 'strides' that is out of bounds"),
+        (put_setting("Conv", pads=[2**62] * 4), "a setting 'pads' that is out of bounds"),
+        (put_setting("Conv", auto_pad=1), "has not the settings of its operator"),
+        (put_setting("Reshape", shape=[-1, 1 << 30]), "its sizes do not fit"),
+        (put_setting("Transpose", perm=[0, 0]), "its axes do not fit"),
+        (bomb, "gives too much, or nothing"),
+        (outgrow, "grows faster than the number of samples"),
+        (lambda g: g.update(answer="%0"), "its answer is not one row of logits for each sample"),
+        (lambda g: g.update(answer="%77777"), "its answer is not there"),
+        (lambda g: g.update(functions=[]), "graph.functions: extra inputs are not permitted"),
+        (lambda g: g.update(sample=[3, 28, 29]), "do not fit its graph"),
+        (lambda g: g.update(whole=True), "mixes whole numbers and others"),
+        (lambda g: g.update(steps=g["steps"] * 300), "graph.steps: list should have at most 4096 items"),
+        (lambda g: g["entries"].update({"fc3.bias": [11]}), "(Gemm) cannot be run"),
+        (lambda g: g["entries"].update({"fc3.bias": [1 << 40]}), "graph.entries.fc3.bias"),
+        (lambda g: g["entries"].pop("fc3.bias"), "takes what is not there"),
+        (lambda g: g["entries"].update({"more": [1 << 20]}), "a size that a base of digit cannot have"),
+        (lambda g: g["norms"].pop(), "a norm that is not there"),
+        (lambda g: g["norms"][0].update(noisy="norm4.noisy"), "'norm1.clean' lacks entries"),
+        (lambda g: g["constants"].update({"%5000": {"shape": [1 << 30], "numbers": [1.0]}}), "do not fill their shape"),
+        (lambda g: g["constants"].update({"%5000": {"shape": [1], "file": "/etc/passwd"}}), "graph.constants"),
+    ],
+)
+def test_a_hostile_graph_is_one_sentence_before_onnx_runtime_sees_it(bundle, monkeypatch, change, words):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    said = json.loads((bundle.path / "manifest.json").read_text())
+    change(said["graph"])
+    assert words in refusal(from_bytes, sealed(said), "'manifest.json'")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -64,7 +64,7 @@ def graph_of(net: Sampled, weights: Weights, order: Sequence[int], *, own: bool)
         if own:
             raise UserError(
                 "bundling a net of your own needs onnxruntime, which is not installed; "
-                'run: pip install "splitmix[onnx]"'
+                'run: pip install "splitmix[device]"'
             )
         return None
     entries = {name: tuple(value.shape[1:]) for name, value in weights.items()}

@@ -31,6 +31,8 @@ def checked_images(x: "ArrayLike | Tensor", shape: tuple[int, ...]) -> NDArray[A
         return np.zeros(array.shape, np.float32)
     if array.ndim != 4:
         return array.astype(np.float32)
+    if array.dtype == np.uint8:
+        return array
     low, high = array.min(), array.max()
     if array.dtype.kind in "iu":
         if not 0 <= low <= high <= 255:

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -55,7 +55,7 @@ class NetRecord(ManifestRecord):
         try:
             from splitmix.nets import NETS
         except ImportError:
-            raise UserError("this needs PyTorch, which is not installed; install torch, or do it elsewhere") from None
+            raise UserError("this needs PyTorch, which is not installed; install torch, or do it where it is") from None
         if self.name not in NETS:
             raise UserError(
                 f"its net '{self.name}' is none of {', '.join(NETS)}, and nothing is imported because a bundle "
@@ -140,12 +140,12 @@ class Manifest(ManifestRecord):
     versions: dict[Name, Name]
     sha256: Sha = "0" * 64  # of all the rest
 
-    @property
+    @cached_property
     def width(self) -> Width:
         """The width of one base."""
         return Fraction(self.atom)
 
-    @property
+    @cached_property
     def widths(self) -> tuple[Width, ...]:
         """The widths of the whole bundle, whatever has arrived of it."""
         return tuple(self.width * bases for bases in range(1, len(self.bases) + 1))
@@ -159,7 +159,7 @@ class Manifest(ManifestRecord):
 
     def shares(self, bases: int) -> tuple[float, ...]:
         """What each of the first bases counts in their mean; nothing, if all count alike."""
-        times = self.times.get(str(self.width * bases), [])
+        times = self.times.get(str(self.width * bases), []) if self.times else []
         return tuple(count / sum(times) for count in times)
 
     def scale(self) -> Scaling | None:

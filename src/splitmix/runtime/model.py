@@ -182,6 +182,8 @@ class Model:
 
     def mean(self, votes: Any) -> Any:
         """Logits (n, class) of the votes of the first bases, (base, n, class): their mean, by the bundle's shares."""
+        if len(votes) == 1:
+            return votes[0]
         shares = self.manifest.shares(len(votes))
         return sum(share * vote for share, vote in zip(shares, votes, strict=True)) if shares else votes.mean(0)
 

@@ -108,9 +108,7 @@ def open_session(data: bytes) -> Session:
     try:
         import onnxruntime
     except ImportError:
-        raise UserError(
-            'this needs onnxruntime, which is not installed; run: pip install onnxruntime, or "splitmix[onnx]"'
-        ) from None
+        raise UserError('this needs onnxruntime, which is not installed; run: pip install "splitmix[device]"') from None
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     settings.enable_cpu_mem_arena = settings.enable_mem_pattern = False

@@ -69,7 +69,7 @@ class Graph(ManifestRecord):
     def dual(self) -> bool:
         return any(norm.noisy is not None for norm in self.norms)
 
-    @property
+    @cached_property
     def classes(self) -> int:
         return self.outline.shapes[self.answer][1]
 
@@ -116,7 +116,7 @@ class Outline:
     shapes: dict[str, Shape]
     peak: int
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """Numbers of the largest value."""
         return max(prod(shape) for shape in self.shapes.values())
