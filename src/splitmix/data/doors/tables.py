@@ -71,7 +71,8 @@ def domains_of_tables(whole: str, tables: Mapping[str, Table], how: Reading) -> 
     is_test = np.concatenate([np.full(len(t.labels), split and name == "test") for name, t in tables.items()])
     origin: list[str] = []
     for name, table in tables.items():
-        origin += table.domains or [whole if split else name] * len(table.labels)
+        named = [printable(domain[:100]) for domain in table.domains]
+        origin += named or [whole if split else name] * len(table.labels)
     groups = {name: np.flatnonzero(np.array(origin) == name) for name in dict.fromkeys(sorted(origin))}
     parts = {}
     for name, rows in groups.items():
@@ -100,7 +101,7 @@ def numbered(labels: Sequence[str], where: str) -> tuple[tuple[str, ...], NDArra
     found = set(labels)
     if odd := next((label for label in sorted(found) if FRACTION.fullmatch(label)), None):
         raise UserError(
-            f"{where}: the label {odd} is a fraction; only classes can be learnt, so name the column of those"
+            f"{where}: the label {shown(odd)} is a fraction; only classes can be learnt, so name the column of those"
         )
     if not 2 <= len(found) <= MOST_CLASSES:
         raise UserError(f"{where} has {len(found)} different labels; give 2 to {MOST_CLASSES:,} classes")
