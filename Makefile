@@ -7,7 +7,7 @@ HALVES := -n 2 --dist worksteal  # so that what tests of a file share is made on
 export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all modules again
 
-.PHONY: help demo test test-here test-fast test-federation check bench fuzz clean
+.PHONY: help demo test test-here test-fast test-federation check bench bench-peers bench-scale fuzz clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -41,6 +41,12 @@ check: $(READY)  ## format, lint, types and tests
 
 bench: $(READY)  ## speed against a plain reference; writes results/speed.md
 	env -u OMP_WAIT_POLICY $(BIN)/python benchmarks/speed.py
+
+bench-peers: $(READY)  ## rounds beside other simulators; writes results/peer_speed.md (about a quarter of an hour)
+	env -u OMP_WAIT_POLICY $(BIN)/python benchmarks/peer_speed.py
+
+bench-scale: $(READY)  ## what a server costs as a federation grows; writes results/scale.md (some minutes)
+	$(BIN)/python benchmarks/scale.py
 
 fuzz: $(READY)  ## 10,000 mutants over all readers of what strangers send (some minutes)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --mutants 10000

@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from timing import ratio_text
 
 from splitmix.compare.statistics import clear_lead, mean_and_spread, paired_bootstrap, spread_text
 from splitmix.core.files import write_atomically
@@ -120,7 +121,8 @@ def page_names() -> list[str]:
 
 def page(name: str) -> str:
     """A page as its template makes it of its rows."""
-    import tradeoff  # draws curves of rows, and so imports this module
+    import charts  # both draw rows, and so import this module
+    import tradeoff
 
     environment = Environment(
         loader=FileSystemLoader(HERE / "pages"),
@@ -145,6 +147,9 @@ def page(name: str) -> str:
         averaged=tradeoff.averaged,
         gaps=tradeoff.gaps,
         verdict=tradeoff.verdict,
+        ratio=ratio_text,
+        power=charts.fitted,
+        sizes=charts.GROWS,
     )
     environment.filters.update(
         add1=lambda value: value + 1,

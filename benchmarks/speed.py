@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 from evidence import publish, read_rows
-from reference import digit_net, mobilenet, perceptron, plain_round, preresnet18
+from reference import plain_round
+from stock_nets import digit_net, mobilenet, perceptron, preresnet18
+from timing import in_turns, timed
 
 from splitmix.core.batches import as_images
 from splitmix.core.net import Build, Net
@@ -79,24 +82,32 @@ def whole_round(name: str) -> dict[str, Any]:
     task = clients.task
     arrays = [(task.train.images[s.train], task.train.labels[s.train]) for s in task.shards]
     plan = Plan(batch=setting.batch)
-    ours, plain = [], []
+    rounds = {"ours": count(), "plain": count()}
+
+    def ours() -> None:
+        round = next(rounds["ours"])
+        federate(method, engine, net, weights, Federation(round + 1, plan), start=round)
+
+    def plain() -> None:
+        assigned = method.assign(next(rounds["plain"]), clients.profiles(0))
+        numbers = [[part.base for part in assigned[client]] for client in range(setting.clients)]
+        plain_round(bases, arrays, numbers, batch=setting.batch, lr=0.1)
+
     with Simulator(net, method.layout, clients, Plain(), default_workers()) as engine:
-        for round in range(REPEATS + 1):  # the first only warms up
-            assigned = method.assign(round, clients.profiles(round))
-            numbers = [[part.base for part in assigned[client]] for client in range(setting.clients)]
-            plain.append(_timed(partial(plain_round, bases, arrays, numbers, batch=setting.batch, lr=0.1)))
-            how = Federation(round + 1, plan)
-            ours.append(_timed(partial(federate, method, engine, net, weights, how, start=round)))
-    base_trainings = sum(map(len, numbers))
+        for way in (ours, plain):  # to warm up
+            way()
+        turns = in_turns({"ours": partial(timed, ours), "plain": partial(timed, plain)}, "ours", least=REPEATS)
+    base_trainings = sum(len(parts) for parts in method.assign(0, clients.profiles(0)).values())
     flops = base_trainings * setting.samples * setting.training_flops
-    ratios = [p / o for p, o in zip(plain[1:], ours[1:], strict=True)]
+    seconds = {way: median(turns.seconds(way, "clock")) for way in turns.spent}
+    row, peak = turns.row("plain", "ours"), max(turns.rates)
     return {
-        "seconds": median(ours[1:]),
-        "plain_seconds": median(plain[1:]),
-        "ratio": median(ratios),
-        "ratios": ratios,
-        "share_of_matmul_peak": flops / median(ours[1:]) / _matmul_peak(),
-        "plain_share_of_matmul_peak": flops / median(plain[1:]) / _matmul_peak(),
+        "seconds": seconds["ours"],
+        "plain_seconds": seconds["plain"],
+        "ratio": row["clock"]["ratio"]["middle"],
+        **{key: row[key] for key in ("clock", "processor", "verdict")},
+        "share_of_matmul_peak": flops / seconds["ours"] / peak,
+        "plain_share_of_matmul_peak": flops / seconds["plain"] / peak,
     }
 
 
@@ -185,12 +196,6 @@ def _high_water() -> float:
     """Peak memory of this process since it was last forgotten, in MB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
-def _matmul_peak() -> float:
-    """Flops per second of a large matrix product on all threads."""
-    a = torch.rand(1024, 1024)
-    return 2 * 1024**3 / min(_timed(lambda: a @ a) for _ in range(20))
 
 
 def _timed(call: Callable[[], object]) -> float:

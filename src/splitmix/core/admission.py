@@ -138,7 +138,7 @@ class Admission:
             found = list(far.values())
         else:  # one look at each number tells whether all are finite
             far, found = {}, list(torch._foreach_norm(list(update.weights.values())))
-        if not all(one.isfinite().all() for one in found):
+        if not torch.stack(found).isfinite().all():
             return not_finite(update.weights) or ("size", "its numbers are too large to be measured")
         sizes = self._sizes(covering(job.parts)[0].width, old) if self.clip else {}
         return Moved(update, step_count(update.samples, job.plan.batch, job.plan.epochs), far, sizes)

@@ -33,7 +33,7 @@ def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
         if part.base not in widest or part.width > widest[part.base].width:
             widest[part.base] = part
     chosen = tuple(widest.values())
-    if len(shifts) != 1 or len({part.width for part in chosen}) != 1:
+    if len(shifts) != 1 or any(part.width != chosen[0].width for part in chosen):
         raise UserError(f"the parts of one job must be nested or share one width and shift, got {chosen}")
     return chosen
 
@@ -118,8 +118,9 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
     samples: dict[Came, float] = {}
     means: dict[Came, Weights] = {}
     for update in updates:
+        count, names = update.samples * update.weight, frozenset(update.weights)
         for row, part in enumerate(covering(update.parts)):
-            count, key = update.samples * update.weight, (part, frozenset(update.weights))
+            key = part, names
             samples[key] = samples.get(key, 0) + count
             if key not in means:
                 means[key] = {name: value[row].clone() for name, value in update.weights.items()}

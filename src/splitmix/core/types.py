@@ -19,6 +19,9 @@ class Part:
     width: Width
     shift: int = 0
 
+    def __hash__(self) -> int:  # that of a fraction takes a power; parts are looked up all the time
+        return hash((self.base, self.width.numerator, self.width.denominator, self.shift))
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -121,17 +121,19 @@ class Fleet:
                 yield place, "not connected"
         end, look = monotonic() + self.deadline, monotonic() + LOOK
         while pending:
+            began, last = monotonic(), len(pending)
             for key, reply in self._pulled(list(pending)):
                 arrived = pending.pop(key, None)
                 if arrived is not None:  # else it is a second reply
                     yield arrived[0], content_of(reply)
+            pause = max(POLL, monotonic() - began) if len(pending) == last else POLL  # many are not asked without end
             if monotonic() > look:
                 look, there = monotonic() + LOOK, self.there()
                 for key in [key for key, (_, node) in pending.items() if node not in there]:
                     yield pending.pop(key)[0], "died"
             if monotonic() > end:
                 break
-            sleep(POLL if pending else 0)
+            sleep(pause if pending else 0)
         for place, _ in pending.values():
             yield place, "late"
 
