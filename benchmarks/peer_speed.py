@@ -188,7 +188,7 @@ class Peer:
 
     def watch(self) -> None:
         """Note the highest memory until told otherwise."""
-        while not self._ended.wait(0.1):
+        while not self._ended.wait(0.25):
             self.peak_mb = max(self.peak_mb, memory_mb(self.process.pid))
 
     @contextmanager
