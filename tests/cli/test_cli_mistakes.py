@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # whole runs and commands
 MISTAKES = [
     # names
     (("train", "digts"), "did you mean 'digits'?"),
-    (("train", "no/such/folder"), "there is no folder 'no/such/folder'"),
+    (("train", "no/such/folder"), "there is no file or folder 'no/such/folder'"),
     ((*TRAIN, "-o", "method=splitmx"), "did you mean 'splitmix'?"),
     ((*TRAIN, "-o", "method={name='splitmix', colour=3}"), "does not take these settings"),
     ((*TRAIN, "-o", "net=digt"), "did you mean 'digit'?"),
@@ -99,7 +99,7 @@ MISTAKES = [
     (("train", "mixed", *OPTIONS), "have shape (7, 6, 1), those of 'north' (6, 6, 1)"),
     (("train", "objects", *OPTIONS), "an array of objects or records, not of plain numbers"),
     (("train", "half", *OPTIONS), "cannot read half/south.npz"),
-    (("train", "empty", *OPTIONS), "has no .npz file"),
+    (("train", "empty", *OPTIONS), "'empty' is an empty folder"),
     (("train", "digits"), "no data root is set; name one by --data-root or the environment variable SPLITMIX_DATA"),
     (("train", "digits", "--data-root", "empty"), "digits/mnist.npz, digits/svhn.npz, digits/usps.npz"),
     (("train", "digits", "--data-root", "empty"), "each file is an .npz with x_train, y_train, x_test, y_test"),

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow  # whole runs
 FIELDS = {  # what a result.json has for certain
     *("schema", "task", "data", "method", "net", "atom", "objective", "norm", "norm_text", "seed", "rounds"),
     *("best_round", "order", "bases", "weights_sha256", "seconds", "workers", "threads", "versions", "command"),
-    *("domains", "clients", "scores", "rescaled"),
+    *("domains", "clients", "scores", "rescaled", "kind", "image"),
 }
 SCORE_FIELDS = {
     *("norm", "split", "width", "bases", "accuracy", "pooled", "domains", "clients", "parameters", "macs", "ms")

@@ -31,11 +31,13 @@ def read(source: Any, how: Reading | Mapping[str, Any] = PLAIN) -> tuple[Domain,
     source = Path(source) if isinstance(source, str) else source
     if isinstance(source, Path) and not source.exists():
         raise UserError(f"there is no file or folder '{source}' to read data from")
-    for door in DOORS:
+    empty = isinstance(source, Path) and source.is_dir() and not any(source.iterdir())
+    for door in () if empty else DOORS:
         if door.takes(source):
             return door.read(source, how)
     what = f"'{source}'" if isinstance(source, Path) else f"a {type(source).__name__}"
-    raise UserError(f"{what} is no data that can be read; give {'; '.join(door.about for door in DOORS)}")
+    fault = "is an empty folder" if empty else "is no data that can be read"
+    raise UserError(f"{what} {fault}; give {'; '.join(door.about for door in DOORS)}")
 
 
 def _holds(*suffixes: str) -> Callable[[Any], bool]:
