@@ -1,6 +1,7 @@
 """Flower's simulation: FedAvg on Ray, one actor per core of one thread each, which is what it does best on a CPU."""
 
 import os
+import sys
 from typing import Any
 
 import torch
@@ -38,6 +39,15 @@ class Dealt(FedAvg):
         for client, message in zip(the_work().cohorts[server_round - 1], messages, strict=True):
             message.content = RecordDict({"arrays": arrays, "config": ConfigRecord({"client": client})})
         return messages
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        """As FedAvg does, but a client that failed is no faster client."""
+        came = list(replies)
+        failed = [reply.error.reason for reply in came if reply.has_error()]
+        if failed or len(came) < len(the_work().cohorts[server_round - 1]):
+            print(f"{len(came)} replies, {len(failed)} of them failed: {failed[:1]}", file=sys.stderr, flush=True)
+            os._exit(1)
+        return super().aggregate_train(server_round, came)
 
 
 @server_app.main()
