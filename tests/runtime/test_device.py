@@ -1,5 +1,6 @@
 """Devices without PyTorch: any net is bundled as a graph, and ONNX Runtime answers with it as PyTorch does."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -201,3 +202,17 @@ def test_a_bundle_of_tokens_looks_them_up(tmp_path):
         model.predict(np.full((1, 6), 11))
     with pytest.raises(UserError, match="tokens of type float64 given"):
         model.predict(np.zeros((1, 6)))
+
+
+def test_a_net_of_ones_own_is_served(tmp_path):
+    httpx = pytest.importorskip("httpx")
+    from splitmix.serve.app import make_app
+
+    async def ask(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.post("/api/predict", json={"pixels": np.zeros((8, 8, 3), int).tolist()})
+
+    model = Model.load(own_bundle(tmp_path / "resnet", *PLAIN_NETS["resnet"]).path)
+    answer = asyncio.run(ask(make_app(model)))
+    assert answer.json()["label"] == model.classes[int(model.predict(np.zeros((1, 8, 8, 3))).classes[0])]
