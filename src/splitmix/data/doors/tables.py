@@ -234,7 +234,9 @@ def read_parquet(file: Path, how: Reading) -> Table:
         numbers = [_column(column(name), name, file) for name in role.features]
         labels = _texts(column(role.label), role.label, file)
         domains = [] if role.domain is None else _texts(column(role.domain), role.domain, file)
-    except (OSError, arrow.ArrowException) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, LookupError, MemoryError, ArithmeticError, arrow.ArrowException) as error:
         why = printable(str(error))[:200]
         raise UserError(f"'{file}' cannot be read as Parquet ({why}); save it anew") from None
     if not labels:
