@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import numpy as np
@@ -22,6 +24,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.inputs.pictures import picture_from_file
 from splitmix.runtime.bundle import file_name
 from splitmix.runtime.model import Model
+from splitmix.serve.limits import STOPPING
 from splitmix.serve.server import bind
 
 pytestmark = pytest.mark.slow  # a real server on a real socket
@@ -216,6 +219,49 @@ def test_the_command_serves_until_it_is_told_to_stop(served, sign):
     assert (run.returncode, out, err) == (0, "Stopped.\n", "")
     assert said["dual"]
     assert any(row["attacked"] for row in said["table"]["rows"])
+
+
+ENDLESS = """
+from splitmix.cli import main
+import splitmix.cli.serve as serve
+
+class Endless:
+    name, weak = "endless", True
+
+    def __init__(self, **_): pass
+
+    def __call__(self, predict, x, y, rng):
+        print("attacking", flush=True)
+        while True:
+            predict(x)
+
+serve.PGD = Endless
+main(["serve", "--port", "0", "--threads", "2", "--rate", "0"])
+"""
+
+
+@pytest.mark.parametrize("signs", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]], ids=["once", "twice"])
+def test_a_stop_gives_up_what_takes_too_long_without_a_word_of_it(signs):
+    """One attack runs, which would never end, others wait; whoever sent them is told."""
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as run,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        address = next(word for word in run.stdout.readline().split() if word.startswith("http://"))
+        asked = [pool.submit(post, address, pixels=PIXELS, attack=True) for _ in range(3)]
+        assert run.stdout.readline() == "attacking\n"
+        while "splitmix_predictions_in_progress 3" not in get(address, "/metrics").text:
+            assert post(address, pixels=PIXELS).status_code == 200  # it counts how many are under way
+        for sign in signs:
+            run.send_signal(sign)
+            with suppress(httpx.TransportError):  # until it takes no more questions: it has heard us
+                while True:
+                    get(address, "/health")
+        out, err = run.communicate(timeout=HANGS)
+    assert (run.returncode, out, err) == (0, "Stopped.\n", "")
+    assert [(each.result().status_code, each.result().json()) for each in asked] == [(503, {"error": STOPPING})] * 3
 
 
 def test_an_address_that_cannot_be_taken_is_a_sentence():

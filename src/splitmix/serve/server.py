@@ -8,19 +8,21 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, ClassVar, cast
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from splitmix.core.errors import UserError
-from splitmix.serve.limits import RequestRates, ServerLimits, household
+from splitmix.serve.limits import STOPPING, RequestRates, ServerLimits, household
 
 ACCEPTED = 16  # connections that are let in at a time, before those that are in are looked after again
 QUEUE = 1024  # connections that wait to be let in
+GRACE = 2  # seconds in which what has been asked is answered, once the server is told to stop
 SWITCH = 0.001  # seconds after which a busy thread makes way: predictions must not keep the others from being heard
 
 
@@ -66,7 +68,7 @@ def own_names(listening: socket.socket) -> tuple[str, ...]:
 
 
 def serve_until_stopped(server: uvicorn.Server, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C; what has begun is finished within two seconds, or given up."""
+    """Serve until SIGTERM or Ctrl-C; what has been asked is answered within two seconds, or given up."""
     sys.setswitchinterval(SWITCH)
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again once it has stopped
     try:
@@ -80,7 +82,7 @@ def serve_until_stopped(server: uvicorn.Server, listening: socket.socket) -> Non
 def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """A server that is not running yet; `ready` is called when it is."""
     config = uvicorn.Config(
-        app,
+        may_be_given_up(app),
         http=patient(limits),
         ws="none",
         loop="asyncio",
@@ -91,7 +93,7 @@ def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None]
         server_header=False,
         limit_concurrency=limits.connections,
         timeout_keep_alive=10,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=GRACE + 1,  # by then we have given up ourselves
         backlog=ACCEPTED,
     )
     return Server(config, limits.rate, ready)
@@ -111,6 +113,30 @@ class Server(uvicorn.Server):
             door.listen(QUEUE)  # asyncio has set the length of the queue to what it accepts at a time
         gc.freeze()  # what is here stays: to look through all of it again and again would keep visitors waiting
         self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(GRACE, self.give_up)
+        await super().shutdown(sockets)
+        if self.force_exit:  # a second Ctrl-C waits for nobody
+            self.give_up()
+            await self.lifespan.shutdown()
+
+    def give_up(self) -> None:
+        """Tell whoever still waits that there will be no answer; nobody's reading slowly keeps us."""
+        for line in list(self.server_state.connections):
+            cast(Patient, line).give_up()  # the only protocol that it was given
+        for task in list(self.server_state.tasks):
+            asyncio.get_running_loop().call_soon(task.cancel)  # after its line is known to be closed
+
+
+def may_be_given_up(app: ASGIApp) -> ASGIApp:
+    """The same app; a request of it that is cancelled just ends, which uvicorn would take for a failure."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return serve
 
 
 class Door(socket.socket):
@@ -209,7 +235,13 @@ class Patient(H11Protocol):
         if self.answering:
             super().shutdown()
         else:
-            self.hang_up(503, "the server is being stopped; try again in a moment")
+            self.hang_up(503, STOPPING)
+
+    def give_up(self) -> None:
+        """Say that there will be no answer, and end the line even if what was sent on it is not taken."""
+        self.hang_up(503, STOPPING)
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def hang_up(self, status: int, sentence: str) -> None:
         """Say why, unless an answer is on its way already; by hand, as this must cost little when many are sent off."""

@@ -19,7 +19,7 @@ from splitmix.runtime.images import to_net, to_png
 from splitmix.runtime.model import Model
 from splitmix.runtime.plan import Limits, plan
 from splitmix.runtime.probe import Measured, probe
-from splitmix.serve.limits import ServerLimits
+from splitmix.serve.limits import STOPPING, ServerLimits
 from splitmix.serve.metrics import Metrics
 from splitmix.serve.questions import Attacked, PictureAnswer, PictureQuestion, PlanAnswer, PlanQuestion, Verdict, Vote
 from splitmix.serve.turns import BusyError, Crew
@@ -133,7 +133,7 @@ class Service:
 
         def predict(x: Tensor) -> Tensor:
             if self._closing:
-                raise BusyError(503, "the server is being stopped; try again in a moment")
+                raise BusyError(503, STOPPING)
             return self.model.mean(mix(x, robust))
 
         rng = torch.Generator().manual_seed(0)  # the same question has the same answer
