@@ -123,11 +123,16 @@ class StandingAttack:
         return x.expand(len(predict(x[:2])), *x.shape)
 
 
-def own_bundle(out: Path, build, sample, *, kind="image", dual=False, bases=2, atom="1/4", name="mine:net") -> Bundle:
-    """A bundle of a plain net with random weights; `sample` is the shape of one as the net takes it."""
+def own_bundle(
+    out: Path, build, sample, *, kind="image", dual=False, bases=2, atom="1/4", name="mine:net", **said
+) -> Bundle:
+    """A bundle of a plain net with random weights; `sample` is the shape of one as the net takes it.
+
+    What more is `said` goes into the run's result.
+    """
     build = Swap(build, stacked=False, dual=True) if dual else build
     config = make_config({"task": "mini", "net": name, "atom": atom, "norm": "tracked"}, own=("net",))
     image = [*sample[1:], sample[0]] if len(sample) == 3 else list(sample)
-    result = made_up_result(name, atom, bases, "tracked") | {"image": image, "kind": kind}
+    result = made_up_result(name, atom, bases, "tracked") | {"image": image, "kind": kind, **said}
     made = Outcome(result, noisy(Net(build), Layout(bases, Width(atom))), tuple(range(bases)))
     return bundle_outcome(config, made, Path(out), Packing(), build=build)

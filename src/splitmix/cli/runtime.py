@@ -281,8 +281,8 @@ def export(
 ) -> None:
     """Write a bundle as ONNX or ExecuTorch files, each checked against the model before it is left on disk.
 
-    A file takes images x as (batch, height, width, channel), float32 from 0 to 1, and the dial robust as one number
-    from 0 to 1, and gives logits.
+    A file takes images x as (batch, height, width, channel), float32 from 0 to 1, or other samples as the model does,
+    and the dial robust as one number from 0 to 1, and gives logits. Nets of your own are written as ONNX only.
 
     Examples:
 

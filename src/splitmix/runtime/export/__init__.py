@@ -1,21 +1,25 @@
 """Files of a model for other runtimes: checked against the model before they are left on disk."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import fx
 
 from splitmix import __version__
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.files import write_atomically
 from splitmix.core.width import Width, parse_dial
+from splitmix.nets import NETS
 from splitmix.runtime.export.formats import Onnx, Pte
+from splitmix.runtime.export.own import write_graph
 from splitmix.runtime.export.plain import Array, RunFile, plain_graph
+from splitmix.runtime.manifest import Manifest
 from splitmix.runtime.model import Model, WidthLike, bases_of
 
 CHECKED_DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)  # where a file with a dial is checked
@@ -84,14 +88,11 @@ def _export(
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     kind, fixed = FORMATS[format], None if robust is None else parse_dial(robust)
-    mix = model.mix(widths[-1])
+    bases = range(int(widths[-1] / model.atom))
     suffix = f".{kind.suffix}" if fixed is None else f"-robust-{fixed:g}.{kind.suffix}"
     try:
-        files = {}
-        for name, rows in parts:
-            shares = model.manifest.shares(len(range(mix.bases)[rows]))
-            graph = plain_graph(mix, model.image, rows=rows, robust=fixed, shares=shares)
-            files[folder / f"{name}{suffix}"] = kind.write(graph, model.image, about(model, mix.bases, rows, fixed))
+        write = _writer(model, format, widths[-1], fixed)
+        files = {folder / f"{name}{suffix}": write(bases[rows]) for name, rows in parts}
         runs = [kind.open(data) for data in files.values()]
     except ImportError as missing:
         raise UserError(
@@ -105,14 +106,35 @@ def _export(
     return [Exported(path, len(data), worst) for path, data in files.items()]
 
 
+def _writer(model: Model, format: str, width: Width, robust: float | None) -> Callable[[range], bytes]:
+    """What makes the file of some bases: of the module of a net of ours, or of the graph in the bundle of another."""
+    said, kind = model.manifest, FORMATS[format]
+    if said.net.name not in NETS and said.graph is not None:
+        graph = said.graph
+        if format != "onnx":
+            raise UserError(
+                f"'{said.net.name}' is a net of your own, and its bundle has a graph for ONNX alone; "
+                f"{format} files are made of {', '.join(NETS)}: choose the format onnx"
+            )
+        return lambda bases: write_graph(model, graph, bases, robust, about(model, bases, robust))
+    mix = model.mix(width)
+
+    def write(bases: range) -> bytes:
+        rows, shares = slice(bases.start, bases.stop), said.shares(len(bases))
+        graph = plain_graph(mix, model.image, rows=rows, robust=robust, shares=shares)
+        return kind.write(graph, model.image, about(model, bases, robust))
+
+    return write
+
+
 def check(model: Model, runs: Sequence[RunFile], widths: Sequence[Width], robust: float) -> float:
     """By how much runs differ at most from the model; a sentence if it is too much.
 
-    The mean over the first k runs is compared at the k-th width, on a few made-up images.
+    The mean over the first k runs is compared at the k-th width, on a few made-up samples.
     """
     worst = 0.0
     for size in CHECKED_BATCHES:
-        images = probes(model.image, size)
+        images = probes(model.manifest, size)
         votes = np.stack([run(images, robust) for run in runs])
         for k, width in enumerate(widths, start=1):
             mean = model.mean(torch.from_numpy(votes[:k])).numpy()
@@ -136,28 +158,31 @@ def difference(logits: Array, expected: Array) -> float:
     return float(max(np.abs(logits - expected).max(), lost.max()) / max(1.0, np.abs(expected).max()))
 
 
-def probes(image: Sequence[int], count: int) -> Array:
-    """Images to compare on: noise of rising contrast around grey."""
-    noise = np.random.default_rng(0).random((count, *image), np.float32) - 0.5
+def probes(said: Manifest, count: int) -> NDArray[Any]:
+    """Samples to compare on: noise of rising contrast around grey, or around the mean; tokens that every net knows."""
+    rng, scaling = np.random.default_rng(0), said.scale()
+    if said.sample == "tokens":
+        return rng.integers(0, 2, (count, *said.image))
+    noise = rng.random((count, *said.image), np.float32) - 0.5
     contrast = np.linspace(1, 0.1, count, dtype=np.float32)
-    return 0.5 + noise * contrast[:, None, None, None]
+    around = noise * contrast.reshape(-1, *[1] * len(said.image))
+    return 0.5 + around if scaling is None else (scaling.mean + 4 * around * scaling.deviation).astype(np.float32)
 
 
-def about(model: Model, bases: int, rows: slice, robust: float | None) -> dict[str, str]:
+def about(model: Model, bases: range, robust: float | None) -> dict[str, str]:
     """What a file says of itself."""
-    numbers = range(bases)[rows]
     said = model.manifest
     dial = "input" if robust is None and model.dual else f"{robust or 0.0:g}"
-    height, width, channels = model.image
+    images = "float32 from 0 to 1 (uint8 divided by 255), as (batch, height, width, channel)"
     facts = {
         "version": __version__,
         "bundle": said.sha256,
         "net": said.net.name,
-        "width": str(model.atom * len(numbers)),
-        "bases": " ".join(map(str, numbers)),
+        "width": str(model.atom * len(bases)),
+        "bases": " ".join(map(str, bases)),
         "classes": json.dumps(model.classes),
-        "image": f"{height}x{width}x{channels}",
-        "pixels": "float32 from 0 to 1 (uint8 divided by 255), as (batch, height, width, channel)",
+        "image": "x".join(map(str, model.image)),
+        "pixels": images if said.sample == "image" else said.pixels,
         "robust": dial,
         "calibration": f"{model.calibration.images} images of a device" if model.calibration else "of the bundle",
     }

@@ -28,25 +28,10 @@ class Onnx:
         Its inputs are those of the graph: `x`, any number of images, and `robust` if it has a dial; its output is
         `logits`.
         """
-        from onnx import TensorProto, checker, helper
-
         writer = _Writer(graph)
         classes = writer.write(image)
-        shapes: dict[Any, list[str | int | None]] = {"x": ["batch", *image], "robust": [1]}
-        inputs = [node.target for node in graph.graph.find_nodes(op="placeholder")]
-        made = helper.make_graph(
-            writer.nodes,
-            "splitmix",
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in inputs],
-            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
-            writer.tensors,
-        )
-        opsets = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(made, opset_imports=opsets, ir_version=IR, producer_name="splitmix")
-        helper.set_model_props(model, dict(about))
-        checker.check_model(model, full_check=True)
-        data: bytes = model.SerializeToString()
-        return data
+        inputs = [str(node.target) for node in graph.graph.find_nodes(op="placeholder")]
+        return onnx_file(writer.nodes, writer.tensors, inputs, image, classes, about)
 
     def open(self, data: bytes) -> RunFile:
         """The file at work: logits of images at a dial."""
@@ -101,6 +86,36 @@ class Pte:
             return torch.cat(answers).numpy()
 
         return run
+
+
+def onnx_file(
+    nodes: Sequence[Any],
+    tensors: Sequence[Any],
+    inputs: Sequence[str],
+    sample: Sequence[int],
+    classes: int,
+    about: Mapping[str, str],
+    *,
+    whole: bool = False,
+) -> bytes:
+    """Nodes and their tensors as a checked file from some of `x` and `robust` to `logits`; tokens are `whole`."""
+    from onnx import TensorProto, checker, helper
+
+    kinds = {"x": TensorProto.INT64 if whole else TensorProto.FLOAT, "robust": TensorProto.FLOAT}
+    shapes: dict[str, list[str | int | None]] = {"x": ["batch", *sample], "robust": [1]}
+    made = helper.make_graph(
+        nodes,
+        "splitmix",
+        [helper.make_tensor_value_info(name, kinds[name], shapes[name]) for name in inputs],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
+        tensors,
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, opset_imports=opsets, ir_version=IR, producer_name="splitmix")
+    helper.set_model_props(model, dict(about))
+    checker.check_model(model, full_check=True)
+    data: bytes = model.SerializeToString()
+    return data
 
 
 class _Writer:
