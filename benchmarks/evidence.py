@@ -107,8 +107,9 @@ def trials_of(tuning: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def differing(settings: Mapping[str, Any]) -> Row:
-    """Settings that are not the task's defaults."""
+    """Settings that are not the defaults of the task, or, of norms, of the objective."""
     usual = make_config({"task": settings["task"]}).model_dump(mode="json")
+    usual["norm"] = make_config({key: settings[key] for key in ("task", "objective")}, own=("task",)).norm
     return {key: value for key, value in settings.items() if key not in ("task", "seed") and value != usual[key]}
 
 
