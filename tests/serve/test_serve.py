@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import random
 import signal
 import socket
@@ -262,6 +263,15 @@ def test_a_stop_gives_up_what_takes_too_long_without_a_word_of_it(signs):
         out, err = run.communicate(timeout=HANGS)
     assert (run.returncode, out, err) == (0, "Stopped.\n", "")
     assert [(each.result().status_code, each.result().json()) for each in asked] == [(503, {"error": STOPPING})] * 3
+
+
+def test_a_server_leaves_the_logs_of_the_process_it_runs_in_as_they_are(served):
+    closed = []
+    handler = logging.Handler()
+    handler.close = lambda: closed.append(True)
+    with serving(served):
+        assert not closed
+    del handler.close
 
 
 def test_an_address_that_cannot_be_taken_is_a_sentence():

@@ -87,6 +87,7 @@ def make_server(app: ASGIApp, limits: ServerLimits, *, ready: Callable[[], None]
         ws="none",
         loop="asyncio",
         lifespan="on",
+        log_config=None,  # handlers of the process it runs in are not closed; errors still reach stderr
         log_level="error",
         access_log=False,
         proxy_headers=False,  # anyone could write another address there, and so escape the rate
