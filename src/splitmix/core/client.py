@@ -12,7 +12,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net, from_moments, to_moments
 from splitmix.core.objective import Objective, Predict, withstood
 from splitmix.core.parts import covering, window, windows
-from splitmix.core.reproducible import torch_rng_for
+from splitmix.core.reproducible import drawing_for, torch_rng_for
 from splitmix.core.types import (
     Calibrate,
     Job,
@@ -85,15 +85,16 @@ def train_client(
     rng = torch_rng_for(job.seed, "client", job.round, job.client)
     losses = []
     clock.lap("other")
-    for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
-        x, y = data.train.batch(picks)
-        x = augmented(x, data.augment, rng)
-        clock.lap("data")
-        with torch.autocast(x.device.type, torch.bfloat16) if plan.precision == "mixed" else nullcontext():
-            loss = objective(forward, x, y, rng)
-        clock.lap("forward")
-        optimizer.step(loss, clock)
-        losses.append(loss.detach())
+    with drawing_for(data.train.labels.device, job.seed, "net", job.round, job.client):
+        for picks in shuffled(len(data.train), plan.batch, plan.epochs, rng):
+            x, y = data.train.batch(picks)
+            x = augmented(x, data.augment, rng)
+            clock.lap("data")
+            with torch.autocast(x.device.type, torch.bfloat16) if plan.precision == "mixed" else nullcontext():
+                loss = objective(forward, x, y, rng)
+            clock.lap("forward")
+            optimizer.step(loss, clock)
+            losses.append(loss.detach())
     trained = {name: value.detach() for name, value in leaves.items()}
     keep_norms(trained, parts, private, own)
     upload = {name: value for name, value in trained.items() if name not in private}

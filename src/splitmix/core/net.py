@@ -41,7 +41,8 @@ class Net:
         Of one that is `folded` only those norms are left that cannot be part of other layers.
         """
         if (width, norm) not in self._templates:
-            self._templates[width, norm] = Template(_with_norms(self.build(width), norm))
+            with torch.random.fork_rng(devices=[]):  # whenever it is made, nobody else's draws are other ones
+                self._templates[width, norm] = Template(_with_norms(self.build(width), norm))
         return self._templates[width, norm]
 
     def shapes(self, width: Width) -> dict[str, torch.Size]:

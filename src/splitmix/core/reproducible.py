@@ -41,6 +41,17 @@ def torch_seed_for(*address: Address) -> int:
     return int(_sequence(address).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+@contextmanager
+def drawing_for(device: torch.device, *address: Address) -> Iterator[None]:
+    """What draws without a generator of its own, such as a dropout, draws as the address says."""
+    seed, own = torch_seed_for(*address), [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=own):
+        torch.default_generator.manual_seed(seed)
+        if own:
+            torch.cuda.manual_seed(seed)
+        yield
+
+
 def _sequence(address: tuple[Address, ...]) -> np.random.SeedSequence:
     words = [zlib.crc32(a.encode()) if isinstance(a, str) else a for a in address]
     return np.random.SeedSequence(words)
