@@ -22,22 +22,23 @@ def draw_ratios(rows: Sequence[Row], path: Path) -> None:
     """Of each work, how many times as long as ours a round of each peer takes: by the clock, and of processors."""
     found = [row for row in rows if row["peer"] != "splitmix" and "clock" in row]
     least = min(row["clock"]["ratio"]["middle"] for row in found)
-    title = f"A round of ours takes 1; of the others {least:.1f} and more"
-    works = distinct(found, "part")
-    figure, panels = paper(
-        title, "by the clock (dark) and by processor time (pale), with 95 % intervals", 4.6, len(works)
-    )
-    for axes, work in zip(panels, works, strict=True):
-        mine = where(found, part=work)
-        for place, row in enumerate(mine):
+    title = f"A round of ours takes 1; of the others {least:.2f} and more"
+    text = "by the clock (dark) and by processor time (pale), with 95 % intervals"
+    works = [where(found, part=work) for work in distinct(found, "part")]
+    heads = [sum(1 + len(before) for before in works[:number]) for number in range(len(works))]  # a line above each
+    figure, (axes,) = paper(title, text, 0.28 * (len(works) + len(found)) + 0.6)
+    places: dict[int, str] = {}
+    for head, mine in zip(heads, works, strict=True):
+        axes.text(0.02, head + 0.3, mine[0]["text"], fontsize=8, fontweight="bold")
+        for place, row in enumerate(mine, head + 1):
+            places[place] = row["peer"]
             for what, colour, shift in (("clock", COLOURS[0], -0.2), ("processor", PALE, 0.2)):
                 ratio = row[what]["ratio"]
                 sides = [[ratio["middle"] - ratio["low"]], [ratio["high"] - ratio["middle"]]]
                 axes.barh(place + shift, ratio["middle"], 0.36, color=colour, xerr=sides, ecolor=GREY, zorder=2)
-        axes.set_yticks(range(len(mine)), [row["peer"] for row in mine])
-        axes.invert_yaxis()
-        axes.axvline(1, color=GREY, linewidth=0.8, zorder=3)
-        axes.set_title(mine[0]["text"], loc="left", fontsize=8)
+    axes.set_yticks(list(places), list(places.values()))
+    axes.invert_yaxis()
+    axes.axvline(1, color=GREY, linewidth=0.8, zorder=3)
     save(Picture("ratios", figure), path)
 
 
