@@ -8,6 +8,7 @@ from typing import Any
 from evidence import Row, distinct, where
 
 from splitmix.report.drawing import COLOURS, GREY, PALE, Picture, in_style, paper, save
+from splitmix.report.tables import human
 
 GROWS = {
     "registered": "registered clients",
@@ -58,6 +59,9 @@ def draw_growth(rows: Sequence[Row], path: Path) -> None:
         axes.plot(xs, [start * x**power for x in xs], "--", color=GREY, linewidth=0.8)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.set_xticks(xs, [human(x) for x in xs], fontsize=7)
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_xlabel(f"{name}: power {power:.2f}")
     save(Picture("growth", figure), path)
 
@@ -74,4 +78,5 @@ def fitted(rows: Sequence[Row], what: str) -> float:
     """
     points: list[tuple[float, Any]] = [(math.log(size_of(row)), math.log(row[what])) for row in rows]
     x0, y0 = (sum(values) / len(points) for values in zip(*points, strict=True))
-    return round(sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x, _ in points), 6)
+    power = sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x, _ in points)
+    return round(power, 2) + 0.0  # no -0.0
