@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from splitmix.core.reproducible import torch_seed_for
+from splitmix.core.reproducible import drawing_for
 from splitmix.core.types import Layout, Weights, at_width
 from splitmix.core.width import Width
 
@@ -133,8 +133,7 @@ class Net:
         return torch.cat([_stacked(template, w, i, robust, own) for w, i in zip(chunks, images, strict=True)])
 
     def _fresh(self, width: Width, address: tuple[int, int], rescale: bool, tracked: bool) -> Weights:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(torch_seed_for("init", *address))  # that of the processor alone
+        with drawing_for(torch.device("cpu"), "init", *address):
             module = _with_norms(self.build(width), "stored" if tracked else "batch")
         squeeze = _stackable(module)
         entries = {
