@@ -1,6 +1,6 @@
 """A net at any width, run as a pure function of its weights: all bases of one width in one call."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -120,9 +120,10 @@ class Net:
         template.set_training(training)
         bases, own = next(iter(weights.values())).shape[0], x.dim() == self.axes + 2  # own samples for each base
         if not template.stackable:
-            rows = [{name: weights[name][i] for name in template.shapes} for i in range(bases)]
+            rows = _rows(weights, template.shapes)
             x = x.contiguous() if template.fragile else x
-            return torch.stack([template(row, x[i] if own else x, robust) for i, row in enumerate(rows)])
+            logits = [template(row, x[i] if own else x, robust) for i, row in enumerate(rows)]
+            return logits[0].unsqueeze(0) if bases == 1 else torch.stack(logits)
         most = getattr(type(template.module), "stack", bases) if training else bases  # what pays off in training
         size = min(bases, most) if self.stacked and not (own and self.apart) else 1
         if size >= bases:
@@ -234,6 +235,14 @@ def _has_strided_points(module: nn.Module) -> bool:
 
 def _stackable(module: nn.Module) -> bool:
     return bool(getattr(module, "stackable", False))
+
+
+def _rows(weights: Weights, names: Iterable[str]) -> list[Weights]:
+    """The entries of each base; the gradients of one are a view, and of several they meet in one tensor."""
+    if len(next(iter(weights.values()))) == 1:
+        return [{name: weights[name].squeeze(0) for name in names}]
+    rows = {name: weights[name].unbind() for name in names}
+    return [{name: row[i] for name, row in rows.items()} for i in range(len(next(iter(rows.values()))))]
 
 
 def _stacked(template: Template, weights: Weights, x: Tensor, robust: float | Tensor, own: bool) -> Tensor:
