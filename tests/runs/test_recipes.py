@@ -41,6 +41,7 @@ def test_the_recommended_recipe_is_what_our_runs_support():
     config = make_config({"recipe": "recommended"})
     assert (config.lr, config.order, config.norm) == (0.1, "greedy", "post")
     assert config.method == {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}
+    assert config.server == {"name": "momentum", "beta": 0.5}
 
 
 @pytest.mark.parametrize(
