@@ -17,7 +17,7 @@ from torch import Tensor
 
 from splitmix.core.batches import step_count
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, cut, like, middle
+from splitmix.core.parts import covering, cut, form, like, middle
 from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, plain_name
 from splitmix.core.width import Width
 
@@ -90,6 +90,7 @@ class Admission:
     cohort: Sequence[Profile]
     clip: float = 0.0  # 0: any distance is fine
     seen: Attendance = field(init=False)
+    _looks: dict[Any, Weights] = field(default_factory=dict, init=False)  # of what clients are to give back, by form
 
     def __post_init__(self) -> None:
         self.seen = Attendance(tuple(profile.client for profile in self.cohort))
@@ -146,9 +147,15 @@ class Admission:
     def _sent(self, job: Train) -> Weights:
         """What a client was given and is to give back: all but norms that it keeps to itself. Where updates are not
         compared, only what it looks like."""
+        look = () if self.clip else (*form(job.parts), job.local_norms)
+        if look in self._looks:
+            return self._looks[look]
         private = self.net.norm_names(covering(job.parts)[0].width) if job.local_norms else set()
         sent = (cut if self.clip else like)(self.net, self.layout, self.weights, job.parts)
-        return {name: value for name, value in sent.items() if name not in private}
+        sent = {name: value for name, value in sent.items() if name not in private}
+        if look:
+            self._looks[look] = sent
+        return sent
 
     def _brought_back(self, moved: Moved, times: float) -> Update:
         """An update that went so many times as far as usual, with a smaller change and a smaller vote."""

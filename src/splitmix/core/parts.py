@@ -33,9 +33,18 @@ def covering(parts: Iterable[Part]) -> tuple[Part, ...]:
         if part.base not in widest or part.width > widest[part.base].width:
             widest[part.base] = part
     chosen = tuple(widest.values())
-    if len(shifts) != 1 or any(part.width != chosen[0].width for part in chosen):
+    widths = {id(part.width): part.width for part in chosen}  # mostly one object: fractions are slow to compare
+    if len(shifts) != 1 or len(set(widths.values())) > 1:
         raise UserError(f"the parts of one job must be nested or share one width and shift, got {chosen}")
     return chosen
+
+
+def form(parts: Sequence[Part]) -> tuple[int, frozenset[Width]]:
+    """What the download of some parts looks like: how many nets, and which widths are among them.
+
+    Entries of parts of one form have the same names, types and shapes.
+    """
+    return len(covering(parts)), frozenset({id(part.width): part.width for part in parts}.values())
 
 
 def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:
@@ -119,14 +128,19 @@ def merge(net: Net, layout: Layout, weights: Weights, updates: Iterable[Update])
     means: dict[Came, Weights] = {}
     for update in updates:
         count, names = update.samples * update.weight, frozenset(update.weights)
+        rows = {name: value.unbind() for name, value in update.weights.items()}
+        held, came, shares = list[Tensor](), list[Tensor](), list[float]()
         for row, part in enumerate(covering(update.parts)):
             key = part, names
             samples[key] = samples.get(key, 0) + count
             if key not in means:
-                means[key] = {name: value[row].clone() for name, value in update.weights.items()}
+                means[key] = {name: value[row].clone() for name, value in rows.items()}
                 continue
-            held, came = zip(*((mean, update.weights[name][row]) for name, mean in means[key].items()), strict=True)
-            torch._foreach_lerp_(held, came, count / samples[key])
+            held += means[key].values()
+            came += [rows[name][row] for name in means[key]]
+            shares += [count / samples[key]] * len(rows)
+        if held:  # all parts in one call
+            torch._foreach_lerp_(held, came, shares)
     return _overlaid(net, layout, weights, means, samples)
 
 

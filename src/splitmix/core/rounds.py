@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from splitmix.core.admission import Admission, Attendance, plausible
 from splitmix.core.errors import UserError
 from splitmix.core.method import Engine, Method, Privacy, Server
 from splitmix.core.net import Net
-from splitmix.core.parts import AGGREGATES, covering, merge, merge_middle
+from splitmix.core.parts import AGGREGATES, covering, form, merge, merge_middle
 from splitmix.core.reproducible import one_thread, rng_for
 from splitmix.core.types import Part, Plan, Profile, Train, Update, Weights, nested_width
 
@@ -179,7 +179,7 @@ def one_round(method: Method, engine: Engine, net: Net, weights: Weights, how: F
         updates = admission.admitted(jobs, engine.run(weights, jobs))
         with one_thread():
             merged = aggregated(method, net, weights, jobs, updates, how)
-        seen, downloads = admission.seen, [download_size(net, weights, job.parts) for job in jobs]
+        seen, downloads = admission.seen, download_sizes(net, weights, jobs)
         sent += sum(size for _, size in downloads)
         if cohort and seen.came >= how.min_share * len(jobs):
             break
@@ -252,6 +252,16 @@ def too_few(round: int, tries: Sequence[Attendance], how: Federation) -> UserErr
         f"in the last, and min_share {how.min_share:g} asks for more ({last.absences() or 'nobody is registered'}); "
         "see to the clients, then go on with --resume"
     )
+
+
+def download_sizes(net: Net, weights: Weights, jobs: Iterable[Train]) -> list[tuple[int, int]]:
+    """Numbers in the download of each job, and their bytes; counted once for jobs that look alike."""
+    known: dict[Any, tuple[int, int]] = {}
+    forms = [(form(job.parts), job.parts) for job in jobs]
+    for shape, parts in forms:
+        if shape not in known:
+            known[shape] = download_size(net, weights, parts)
+    return [known[shape] for shape, _ in forms]
 
 
 def download_size(net: Net, weights: Weights, parts: Sequence[Part]) -> tuple[int, int]:

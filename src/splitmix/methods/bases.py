@@ -76,12 +76,14 @@ class Bases(Method):
         if round < self.forked:
             return [(profile, 0) for profile in cohort]
         start = round * len(cohort) if self.asked is None else self.asked
-        return [(profile, self.in_turn(place)) for place, profile in enumerate(cohort, start)]
+        first, ahead = divmod(start, self.count)
+        laps = range(first, first + -(-(ahead + len(cohort)) // self.count))
+        cycle = [base for number in laps for base in self.lap(number)]
+        return list(zip(cohort, cycle[ahead : ahead + len(cohort)], strict=True))
 
-    def in_turn(self, place: int) -> int:
-        """The base at a place of the cycle."""
-        lap, rest = divmod(place, self.count)
-        return int(rng_for(self.seed, "cycle", lap).permutation(self.count)[rest])
+    def lap(self, number: int) -> list[int]:
+        """All bases, in the order of one lap of the cycle."""
+        return list(map(int, rng_for(self.seed, "cycle", number).permutation(self.count)))
 
 
 @dataclass(frozen=True)
