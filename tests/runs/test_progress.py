@@ -8,16 +8,15 @@ import pytest
 from rich.console import Console
 
 from helpers.commands import TRAIN
+from helpers.runs import run
 from helpers.tiny_task import stripes_task
 from helpers.toys import METHOD, Tiny
 from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.runs.config import Config, make_config
+from splitmix.runs.config import Config
 from splitmix.runs.progress import Board, Watcher, terminal_watcher
-from splitmix.runs.run import run_in_folder
 from splitmix.runs.setup import Setup as RunSetup
-from splitmix.runs.setup import set_up
 
 SCORES = [{"width": "1/4", "accuracy": 0.5, "round": 1}, {"width": "1", "accuracy": 0.75, "round": 1}]
 
@@ -105,10 +104,9 @@ class Counts(Watcher):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"norm": "tracked"}, {"statistics": "chosen", "order": "greedy"}])
-def test_scoring_tells_how_many_answers_it_needs(settings, tmp_path):
+def test_scoring_tells_how_many_answers_it_needs(own, settings, tmp_path):
     watcher = Counts()
-    setup = set_up(make_config({"task": "mini", "clients": 4, "rounds": 1, **settings}))
-    run_in_folder(setup, tmp_path / "run", watchers=[watcher])
+    run(own, tmp_path / "run", watch=watcher, rounds=1, **settings)
     assert watcher.came == watcher.total > 0
     assert watcher.over == 1
 
