@@ -1,5 +1,6 @@
 """What all tests share: one thread, the same draws and terminal wherever they run, and what takes long to make."""
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,25 @@ def _timed_once() -> None:
     from splitmix.runs import finish
 
     finish.TIMED = 1
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A folder that is made by the first process of the tests that asks for it, and read by all."""
+    base = tmp_path_factory.getbasetemp()
+    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        path, whole = common / name, common / f"{name}.whole"
+        with (common / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes meanwhile waits
+            if not whole.exists():
+                path.mkdir()
+                make(path)
+                whole.touch()
+        return path
+
+    return folder
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from splitmix_paper.claims import UNKNOWN
 from splitmix_paper.exhibit import Change, Evidence
 from splitmix_paper.exhibits import EXHIBITS, find_exhibits, in_order_of_the_paper
 from splitmix_paper.exhibits.widths import IMAGES, MACS, PARAMETERS
-from splitmix_paper.report import write_report
+from splitmix_paper.report import REPORT, write_report
 from splitmix_paper.rows import Rows
 from splitmix_paper.runs import Store, jobs_of, work
 from splitmix_paper.shown import Shown
@@ -108,16 +108,16 @@ def test_runs_of_other_seeds_or_in_mixed_precision_are_other_runs(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """All exhibits, run at the smallest scale."""
-    out = tmp_path_factory.mktemp("paper")
+def made(once) -> Path:
+    """All exhibits, run at the smallest scale, and their report."""
+    return once("paper", make_exhibits)
+
+
+def make_exhibits(out):
     work(jobs_of(EXHIBITS.values(), "smoke", Store(out)), Workshop())
-    return out
-
-
-@pytest.fixture(scope="module")
-def report(made):
-    return write_report("smoke", made)
+    rows = Rows(out)  # all is kept before there is a report
+    assert all(Evidence(exhibit, "smoke", rows).complete for exhibit in EXHIBITS.values())
+    write_report("smoke", out)
 
 
 @pytest.mark.slow
@@ -135,9 +135,9 @@ def test_all_exhibits_pass_at_the_smallest_scale_and_nothing_is_run_twice(made, 
 
 
 @pytest.mark.slow
-def test_numbers_of_the_report_are_those_of_the_runs(made, report):
-    entries = {entry["name"]: entry for entry in json.loads(report.rows.read_text())["entries"]}
-    text, checked = report.markdown.read_text(), 0
+def test_numbers_of_the_report_are_those_of_the_runs(made):
+    entries = {entry["name"]: entry for entry in json.loads((made / REPORT).read_text())["entries"]}
+    text, checked = (made / "report.md").read_text(), 0
     folders = {job.digest: job.folder for job in jobs_of(EXHIBITS.values(), "smoke", Store(made))}
     for name in ("table1-digits", "table1-cifar10", "table5-iid", "figure12-contact"):
         runs = {(run["label"], str(run["seed"])): folders[run["config"]] for run in entries[name]["runs"]}
@@ -160,8 +160,8 @@ def test_numbers_of_the_report_are_those_of_the_runs(made, report):
 
 
 @pytest.mark.slow
-def test_every_exhibit_is_in_the_page_which_needs_nothing_else(report):
-    page = report.page.read_text()
+def test_every_exhibit_is_in_the_page_which_needs_nothing_else(made):
+    page = (made / "report.html").read_text()
     for name in EXHIBITS:
         assert f'id="{name}"' in page
         assert f"splitmix paper run {name} --scale smoke" in page
