@@ -39,9 +39,11 @@ from splitmix.serve.questions import (
     sentences,
 )
 from splitmix.serve.service import Service
+from splitmix.serve.straight import Answering, Straight
 from splitmix.serve.turns import BusyError
 
 LIMITS = ServerLimits()
+PREDICT = "/api/predict"
 STATIC = Path(__file__).parent / "static"
 LONGEST = 400  # characters of a sentence: nobody gets back all that was sent
 REASONS = {
@@ -81,6 +83,7 @@ def make_app(
         redoc_url=None,
         lifespan=_lifespan(service),
     )
+    app.add_middleware(Straight, path=PREDICT, answer=_answering(service, limits), handlers=app.exception_handlers)
     app.add_middleware(Guard, limits=limits, hosts=Hosts(hosts))
     app.add_middleware(Counting, metrics=service.metrics)
     _explain_errors(app)
@@ -90,11 +93,7 @@ def make_app(
     return app
 
 
-def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None:
-    pictures = service.model.manifest.sample == "image"
-    asked_in = body_of(PixelQuestion if pictures else NumberQuestion, form=pictures)
-
-    @app.post("/api/predict", response_model=PictureAnswer, responses=ERRORS, openapi_extra=asked_in)
+def _answering(service: Service, limits: ServerLimits) -> Answering:
     async def predict(request: Request) -> Response:
         """Classify a picture: pixels in JSON, or a file called image in a form, with the settings beside it."""
         asked = perf_counter()
@@ -102,6 +101,15 @@ def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None
         who = household(request.client.host if request.client else "")
         answer = await service.answer(ask, picture, asked=asked, who=who)
         return Response(answer.model_dump_json(), media_type="application/json")  # it has been checked once
+
+    return predict
+
+
+def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None:
+    pictures = service.model.manifest.sample == "image"
+    asked_in = body_of(PixelQuestion if pictures else NumberQuestion, form=pictures)
+    described = app.post(PREDICT, response_model=PictureAnswer, responses=ERRORS, openapi_extra=asked_in)
+    described(_answering(service, limits))
 
     @app.get("/api/plan", responses=ERRORS)
     async def plan(limits: Annotated[PlanQuestion, Query()]) -> PlanAnswer:
