@@ -20,6 +20,7 @@ from splitmix.core.net import Net
 from splitmix.core.types import Layout
 from splitmix.core.width import Width
 from splitmix.nets.swap import Swap
+from splitmix.runtime.bundle import packaged
 from splitmix.runtime.graph.onnx_bytes import onnx_bytes
 
 ort = pytest.importorskip("onnxruntime", reason='ONNX Runtime is not installed; pip install "splitmix[onnx]"')
@@ -123,6 +124,15 @@ def test_a_device_without_pytorch_has_both_dials_but_calibrates_no_noisy_norms(t
         width, robust = dial.split()
         np.testing.assert_allclose(logits, reference(images(3), width, float(robust)).numpy(), atol=1e-4)
     assert "needs PyTorch" in said["calibrated"]
+
+
+@pytest.mark.slow
+def test_a_device_without_pytorch_opens_the_bundle_of_the_package(tmp_path):
+    said, reference = on_a_device(packaged(), images(3), tmp_path), Model.load(packaged(), backend="torch")
+    assert len(said["logits"]) == 24
+    for dial, logits in said["logits"].items():
+        width, robust = dial.split()
+        np.testing.assert_allclose(logits, reference(images(3), width, float(robust)).numpy(), atol=1e-4)
 
 
 def test_onnx_runtime_measures_norms_as_pytorch_does(tmp_path):

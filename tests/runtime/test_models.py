@@ -2,12 +2,15 @@
 
 import json
 import platform
+import shutil
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from helpers.bundles import images, sealed
 from splitmix import Model
 from splitmix.data.mini import mini_domains
 from splitmix.runtime.bundle import packaged
@@ -28,6 +31,17 @@ def test_it_is_whole_small_and_package_data(model):
     said = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["splitmix"]
     for file in (*packaged().iterdir(), packaged().parent / "README.md"):
         assert any(file.match(pattern) for pattern in said), file.name
+
+
+def test_it_answers_the_same_to_the_bit_where_its_manifest_has_no_graph_as_in_older_versions(tmp_path):
+    shutil.copytree(packaged(), tmp_path / "old")
+    said = json.loads((packaged() / "manifest.json").read_text()) | {"schema": 1}
+    del said["graph"], said["sample"]
+    (tmp_path / "old" / "manifest.json").write_bytes(sealed(said))
+    old, new = Model.load(tmp_path / "old"), Model.load(packaged(), backend="torch")
+    assert (old.backend, old.manifest.graph) == ("torch", None)
+    for width, robust in (("1/8", 0.0), ("3/8", 0.3), ("1", 1.0)):
+        assert torch.equal(old(images(5), width, robust), new(images(5), width, robust))
 
 
 def test_it_was_measured_at_every_width_under_a_strong_attack_and_its_dials_pay_off(model):
