@@ -42,6 +42,13 @@ def test_the_recommended_recipe_is_what_our_runs_support():
     assert (config.lr, config.order, config.norm) == (0.1, "greedy", "post")
     assert config.method == {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}
     assert config.server == {"name": "momentum", "beta": 0.5}
+    assert config.statistics == "chosen"
+
+
+@pytest.mark.parametrize("kept", [{"norm": "batch"}, {"privacy": {"clip": 1.0}, "order": "natural"}])
+def test_the_recommended_recipe_chooses_no_statistics_where_there_is_no_choice(kept):
+    config = make_config({"recipe": "recommended"} | kept)
+    assert config.statistics == "client"
 
 
 @pytest.mark.parametrize(
