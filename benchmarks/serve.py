@@ -113,8 +113,10 @@ def batched(images: np.ndarray, bundle: Path, width: str) -> dict[str, Any]:
         before = stack.enter_context(TemporaryDirectory())
         sources = subprocess.run(["git", "archive", OLD, "src"], capture_output=True, check=True, cwd=ROOT).stdout
         subprocess.run(["tar", "-x", "-C", before], input=sources, check=True)
+        src = Path(before) / "src"
+        same = src / "splitmix" / "models" / bundle.name if bundle == packaged() else bundle  # in a form that it reads
         servers = {
-            "old": stack.enter_context(served(bundle, "--rate", "0", sources=Path(before) / "src")),
+            "old": stack.enter_context(served(same, "--rate", "0", sources=src)),
             **{batch: stack.enter_context(served(bundle, "--rate", "0", "--batch", batch)) for batch in ("1", "32")},
         }
         for turn in range(TURNS + 1):
