@@ -12,6 +12,7 @@ from splitmix.data.partition import (
     Classes,
     Dirichlet,
     Iid,
+    Shares,
     deal_like,
     hold_out,
     parse_partition,
@@ -184,3 +185,11 @@ def test_mistakes_get_one_sentence(make, sentence):
         make()
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@given(st.integers(1, 40), st.integers(0, 60))
+def test_even_shares_in_one_array_are_those_that_numpy_makes(clients, more):
+    rows = np.arange(clients + more)[::-1]
+    shares = Shares.even(rows, clients)
+    assert [share.tolist() for share in shares] == [share.tolist() for share in np.array_split(rows, clients)]
+    assert shares[-1].tolist() == shares[clients - 1].tolist()

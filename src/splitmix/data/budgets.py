@@ -166,6 +166,8 @@ class Budgets:
             served = rng.permutation(self.clients).tolist()
         elif not isinstance(self.order, str):
             served = self.order
+        else:
+            return tuple(drawn)
         budgets = dict(zip(served, drawn, strict=True))
         return tuple(budgets[client] for client in range(self.clients))
 

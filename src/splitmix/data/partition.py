@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, overload
 
 import numpy as np
 from numpy.random import Generator
@@ -14,6 +14,35 @@ from splitmix.core.errors import UserError, unknown
 Rows = NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Shares(Sequence[Rows]):
+    """The rows of all clients in one array, each client's made when it is looked at: a million take little memory."""
+
+    rows: Rows
+    starts: Rows  # where each client's begin; the end of the last is there too
+
+    @classmethod
+    def even(cls, rows: Rows, clients: int) -> "Shares":
+        """Equal shares, the first ones with the odd rows."""
+        each, odd = divmod(len(rows), clients)
+        places = np.arange(clients + 1, dtype=np.int64)
+        return cls(rows, places * each + np.minimum(places, odd))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Rows: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Rows]: ...
+    def __getitem__(self, place: int | slice) -> Rows | list[Rows]:
+        numbers = range(len(self))[place]
+        return self._share(numbers) if isinstance(numbers, int) else [self._share(client) for client in numbers]
+
+    def _share(self, client: int) -> Rows:
+        return self.rows[self.starts[client] : self.starts[client + 1]]
+
+
 class Partitioner(Protocol):
     """Deals rows with these labels and domain numbers to clients: one array of row numbers per client.
 
@@ -21,7 +50,7 @@ class Partitioner(Protocol):
     on the classes they train on.
     """
 
-    def __call__(self, labels: Rows, domain: Rows, clients: int, rng: Generator) -> list[Rows]: ...
+    def __call__(self, labels: Rows, domain: Rows, clients: int, rng: Generator) -> Sequence[Rows]: ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +85,7 @@ class Iid:
 
     shuffle: bool = True
 
-    def __call__(self, labels: Rows, domain: Rows, clients: int, rng: Generator) -> list[Rows]:
+    def __call__(self, labels: Rows, domain: Rows, clients: int, rng: Generator) -> Sequence[Rows]:
         return _even(np.arange(len(labels)), clients, rng if self.shuffle else None)
 
 
@@ -219,10 +248,10 @@ def _check_clients(rows: int, clients: int) -> None:
         )
 
 
-def _even(rows: Rows, clients: int, rng: Generator | None) -> list[Rows]:
+def _even(rows: Rows, clients: int, rng: Generator | None) -> Shares:
     """Equal shares, the first ones with the odd rows; shuffled beforehand if there is a generator."""
     _check_clients(len(rows), clients)
-    return np.array_split(rows if rng is None else rng.permutation(rows), clients)
+    return Shares.even(rows if rng is None else rng.permutation(rows), clients)
 
 
 def _gather(parts: Sequence[Sequence[Rows]], rng: Generator) -> list[Rows]:

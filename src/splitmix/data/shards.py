@@ -7,7 +7,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from splitmix.data.partition import Rows
+from splitmix.data.partition import Rows, Shares
 
 
 @dataclass(frozen=True)
@@ -69,5 +69,7 @@ class Shards(Sequence[Shard]):
 
 def _joined(shares: Sequence[Rows]) -> tuple[Rows, NDArray[np.int64]]:
     """All rows in one array, and where each client's begin; the end of the last is there too."""
+    if isinstance(shares, Shares):
+        return shares.rows, shares.starts
     ends = np.cumsum([len(share) for share in shares], dtype=np.int64)
     return np.concatenate(shares), np.concatenate([np.zeros(1, np.int64), ends])

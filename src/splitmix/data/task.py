@@ -11,7 +11,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.inputs import Inputs, Kind, Lazy, Scaling
 from splitmix.core.reproducible import rng_for
 from splitmix.data.domain import Domain, checked_domains, make_domain
-from splitmix.data.partition import Partitioner, Rows, deal_like, parse_partition, split_validation
+from splitmix.data.partition import Partitioner, Rows, Shares, deal_like, parse_partition, split_validation
 from splitmix.data.shards import Shard, Shards
 
 
@@ -94,7 +94,7 @@ def make_task(
     shares = _deal(deal, train, clients, rng_for(seed, "training rows"), "training")
     rng = rng_for(seed, "test rows")
     if same_test_classes and getattr(deal, "by_class", False):
-        tests = deal_like(train.labels, shares, test.labels, rng)
+        tests: Sequence[Rows] = deal_like(train.labels, shares, test.labels, rng)
     else:
         tests = _deal(deal, test, clients, rng, "test")
     names = tuple(domain.name for domain in domains)
@@ -207,13 +207,15 @@ def _class_count(domains: Sequence[Domain], classes: int | None) -> int:
     return count
 
 
-def _deal(deal: Partitioner, samples: Samples, clients: int, rng: np.random.Generator, part: str) -> list[Rows]:
+def _deal(deal: Partitioner, samples: Samples, clients: int, rng: np.random.Generator, part: str) -> Sequence[Rows]:
     """Deal one part of the data, and check that no row is dealt twice, also by a partitioner of the user's own."""
     try:
-        shares = [np.asarray(rows, np.int64) for rows in deal(samples.labels, samples.domain, clients, rng)]
+        shares = deal(samples.labels, samples.domain, clients, rng)
+        if not isinstance(shares, Shares):
+            shares = [np.asarray(rows, np.int64) for rows in shares]
     except UserError as error:
         raise UserError(f"{part} rows: {error}") from None
-    dealt = np.concatenate(shares) if shares else np.empty(0, np.int64)
+    dealt = shares.rows if isinstance(shares, Shares) else np.concatenate([np.empty(0, np.int64), *shares])
     outside = bool(((dealt < 0) | (dealt >= len(samples.labels))).any())
     if len(shares) != clients or outside or len(np.unique(dealt)) < len(dealt):
         raise UserError(
