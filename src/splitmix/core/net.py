@@ -18,7 +18,7 @@ class Net:
     """What `build(width)` makes, at every width, without any state of its own.
 
     A module whose class says `stackable = True` (its layers come from `splitmix.nets`) runs its bases side by
-    side, in training at most `stack` of them if the class says so; any other module runs base after base.
+    side, in training on a CPU at most `stack` of them if the class says so; any other module runs base after base.
     """
 
     def __init__(self, build: Build, *, stacked: bool = True) -> None:
@@ -105,6 +105,10 @@ class Net:
         names = self.statistic_names(width)
         return bool(names) and names <= weights.keys()
 
+    def packable(self, width: Width) -> bool:
+        """Whether bases run side by side also when each has a batch of its own."""
+        return self.template(width).stackable and self.stacked and not self.apart
+
     def measure(self, width: Width, weights: Weights, x: Tensor, robust: float = 0.0) -> Weights:
         """The statistics of one batch in every norm that the dial touches, stacked over bases."""
         first, shapes = next(iter(weights.values())), self.shapes(width)
@@ -124,7 +128,8 @@ class Net:
             x = x.contiguous() if template.fragile else x
             logits = [template(row, x[i] if own else x, robust) for i, row in enumerate(rows)]
             return logits[0].unsqueeze(0) if bases == 1 else torch.stack(logits)
-        most = getattr(type(template.module), "stack", bases) if training else bases  # what pays off in training
+        few = training and x.device.type == "cpu"  # what pays off there
+        most = getattr(type(template.module), "stack", bases) if few else bases
         size = min(bases, most) if self.stacked and not (own and self.apart) else 1
         if size >= bases:
             return _stacked(template, weights, x, robust, own)

@@ -15,6 +15,7 @@ from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
 from splitmix.core.types import Job, Layout, Profile, Train, Update, Weights
+from splitmix.engines.packs import MOST, ApartError, packs, train_side_by_side
 from splitmix.engines.stopwatch import Stopwatch
 from splitmix.engines.workers import Workers
 
@@ -41,6 +42,7 @@ class Simulator:
     device: str = "cpu"  # anything else is used from this one process
     own_norms: dict[int, OwnNorms] = field(default_factory=dict)  # what each client keeps to itself
     stopwatch: Stopwatch | None = None  # counts where time goes
+    pack: int | None = None  # so many bases of several clients side by side; None: some, where that pays off
     _pool: Workers | None = field(default=None, init=False, repr=False)
 
     def profiles(self, round: int) -> Sequence[Profile]:
@@ -52,12 +54,36 @@ class Simulator:
         return self.stopwatch.watched(answers, jobs, self.workers if pooled else 1) if self.stopwatch else answers
 
     def _alone(self, weights: Weights, jobs: Sequence[Job]) -> Iterator[Any]:
-        for job in jobs:
-            own = self.own_norms.get(job.client, {})
+        most = (1 if self.device == "cpu" else MOST) if self.pack is None else self.pack
+        for pack in packs(jobs, most, lambda client: len(self.clients.data(client).train)):
+            own = [self.own_norms.get(job.client, {}) for job in pack]
             with one_thread():
-                answer = self._work(weights, job, own)
-            self._keep(job.client, own)
-            yield answer
+                answers = self._packed(weights, pack, own)
+            for job, kept, answer in zip(pack, own, answers, strict=True):
+                self._keep(job.client, kept)
+                yield answer
+
+    def _packed(self, weights: Weights, jobs: Sequence[Job], own: Sequence[OwnNorms]) -> list[Any]:
+        """The answers to jobs that may be done at once; if they cannot be, none is tried again."""
+        trainings = [job for job in jobs if isinstance(job, Train)]
+        if len(trainings) > 1:
+            try:
+                return self._together(weights, trainings, own)
+            except ApartError:
+                self.pack = 1
+        return [self._work(weights, job, kept) for job, kept in zip(jobs, own, strict=True)]
+
+    def _together(self, weights: Weights, jobs: Sequence[Train], own: Sequence[OwnNorms]) -> list[Update]:
+        clock: Clock = UNTIMED
+        if self.stopwatch is not None:
+            self.stopwatch.start()
+            clock = self.stopwatch
+        downloads = [moved(cut(self.net, self.layout, weights, job.parts), self.device) for job in jobs]
+        data = [self.clients.data(job.client) for job in jobs]
+        updates = train_side_by_side(jobs, self.net, downloads, data, self.objective, own, clock)
+        updates = [replace(update, weights=moved(update.weights, "cpu")) for update in updates]
+        clock.lap("other")
+        return updates
 
     def close(self) -> None:
         """End the worker processes."""
