@@ -52,6 +52,12 @@ def test_a_fixed_net_gives_the_logits_and_slopes_of_the_net_in_eval_mode(name, r
     assert torch.allclose(slope, expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
 
 
+def test_a_fixed_net_without_statistics_has_those_of_its_batch():
+    net, weights, x = served("digit", 1)
+    weights = {name: value for name, value in weights.items() if name not in net.statistic_names(ATOM)}
+    assert torch.equal(net.fixed(ATOM, weights)(x), net.run(ATOM, weights, x))
+
+
 def test_no_gradient_reaches_the_weights_of_a_fixed_net():
     net, weights, x = served("digit", 1)
     assert not net.fixed(ATOM, weights, 1.0)(x).requires_grad

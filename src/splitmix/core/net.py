@@ -94,9 +94,10 @@ class Net:
 
         Norms become part of the layers before them, once for all images, where the net can do that (`fold`).
         """
-        weights, template = {name: value.detach() for name, value in weights.items()}, self.template(width)
-        folded = template.module.fold(weights, robust) if hasattr(template.module, "fold") else None  # type: ignore
-        if folded is None or not self.has_statistics(width, weights):
+        weights = {name: value.detach() for name, value in weights.items()}
+        fold = getattr(self.template(width).module, "fold", None)
+        folded = fold(weights, robust) if fold and self.has_statistics(width, weights) else None
+        if folded is None:
             return lambda x: self.run(width, weights, x, robust)
         bare = self.template(width, "folded")
         return lambda x: self._run(bare, folded, x, robust, training=False)
