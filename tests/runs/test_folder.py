@@ -141,10 +141,10 @@ def hold_and_fork(path, pipe):
     with RunFolder(path).held():
         child = os.fork()
         if not child:
-            time.sleep(60)
+            time.sleep(1200)
             os._exit(0)
         pipe.send(child)
-        time.sleep(60)
+        time.sleep(1200)
 
 
 def test_a_lock_goes_with_its_process_even_if_a_worker_outlives_it(tmp_path):

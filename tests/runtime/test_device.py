@@ -65,7 +65,7 @@ def on_a_device(path, x, tmp_path):
     source = Path(__file__).parents[2] / "src"
     given = [sys.executable, "-c", DEVICE, str(path), str(tmp_path / "x.npy"), str(tmp_path / "kept.safetensors")]
     place = {**os.environ, "PYTHONPATH": str(source), "SPLITMIX_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(given, capture_output=True, text=True, env=place, timeout=300)
+    done = subprocess.run(given, capture_output=True, text=True, env=place, timeout=1200)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

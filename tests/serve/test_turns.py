@@ -35,7 +35,7 @@ def behind(wishes, limits):
 
     async def ask():
         crew, free = Crew(limits), Event()
-        held = [asyncio.create_task(crew.run(lambda: free.wait(60))) for _ in range(limits.threads)]
+        held = [asyncio.create_task(crew.run(lambda: free.wait(1200))) for _ in range(limits.threads)]
         await asyncio.sleep(0)
         asked = [asyncio.create_task(crew.run_together(halves, g, key=key, who=who)) for who, key, g in wishes]
         await asyncio.sleep(0)
@@ -96,7 +96,7 @@ def test_one_address_that_asks_too_much_is_told_so_and_the_others_are_not():
 def test_what_waits_when_the_server_stops_is_given_up():
     async def stop():
         crew, free = Crew(ONE), Event()
-        runs = asyncio.create_task(crew.run(lambda: free.wait(60)))
+        runs = asyncio.create_task(crew.run(lambda: free.wait(1200)))
         waits = asyncio.create_task(crew.run(lambda: None))
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(free.set)
