@@ -223,6 +223,7 @@ def test_the_same_rng_gives_the_same_images():
     assert not torch.equal(first, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_our_pgd_walks_where_foolbox_walks(norm):
     foolbox = pytest.importorskip("foolbox")

@@ -73,6 +73,7 @@ def test_rolling_windows_reach_all_channels_but_not_all_pairs_of_them():
 windows = st.lists(st.tuples(st.sampled_from([Width(n, 8) for n in range(1, 8)]), st.integers(0, 20)), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(windows, st.sampled_from([Width(1, 8), HALF, FULL]))
 def test_the_union_of_windows_is_that_of_their_entries(drawn, within):

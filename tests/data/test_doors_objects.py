@@ -205,6 +205,7 @@ def waves(width):
     return nn.Sequential(*layers, nn.Linear(4 * channels, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("x", "build", "kind"),
     [

@@ -220,6 +220,7 @@ def weights_of(task, **settings):
     return splitmix.train(task, build, **{**SETTINGS, "workers": 1, **settings}).result["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_late_or_early_and_however_many_workers_it_is_the_same_to_the_bit(tmp_path):
     task = make_task("pets", read(write_tree(tmp_path), SIZE), clients=2, val_ratio=0.25)
     assert isinstance(task.train.images, Pictures)
@@ -227,6 +228,7 @@ def test_late_or_early_and_however_many_workers_it_is_the_same_to_the_bit(tmp_pa
     assert first == weights_of(eager(task)) == weights_of(task, workers=2)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
     root, settings = write_tree(tmp_path / "pets"), {"data": SIZE, "net": "digit", "checkpoint_every": 1}
     small = {**SETTINGS, **settings, "data": {"size": 28}, "workers": 1, "budgets": "1/8", "atom": "1/8"}

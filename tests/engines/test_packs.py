@@ -90,32 +90,38 @@ def test_clients_side_by_side_learn_what_each_learns_alone(device, double, watch
     assert watched == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_in_single_precision_they_differ_by_rounding_alone(device):
     assert far(8, device=device, dtype=torch.float32) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [Masked(), Mutual(Plain(), 0.5)])
 def test_masked_and_mutual_losses_are_those_of_each_client(objective, double, watched):
     assert far(8, objective=objective) < 1e-10
     assert watched == [4]
 
 
+@pytest.mark.slow
 def test_each_client_augments_by_its_own_draws(double, watched):
     assert far(8, augment=True) < 1e-10
     assert watched == [4]
 
 
+@pytest.mark.slow
 def test_norms_that_stay_on_clients_do(double, watched):
     assert far(8, [replace(job, local_norms=True) for job in JOBS]) < 1e-10
     assert watched == [4]
 
 
+@pytest.mark.slow
 def test_no_more_bases_than_there_is_room_for_are_side_by_side(double, watched):
     assert far(4) < 1e-10
     assert watched == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [Greedy(), DrawnWidth()])
 def test_objectives_that_ask_for_more_train_clients_one_after_another(objective, double, watched):
     assert far(8, objective=objective) == 0

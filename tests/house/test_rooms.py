@@ -145,6 +145,7 @@ def test_the_map_in_the_docs_is_that_of_the_house():
     assert {room: re.findall(r"\b(?!none)\w+", below) for room, below in rows} == ROOMS
 
 
+@pytest.mark.slow
 def test_a_cast_says_why_it_is_true():
     for path in FILES:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -160,6 +161,7 @@ def test_the_library_does_not_know_the_papers_reproduction():
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch.load"}
 
 
+@pytest.mark.slow
 def test_nothing_is_ever_unpickled():
     for path in FILES:
         assert not [name for name in imports(path) if name in UNSAFE or name.split(".")[0] in UNSAFE], local(path)

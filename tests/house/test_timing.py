@@ -48,6 +48,7 @@ def test_an_interval_holds_its_median():
     assert found.low <= found.middle == 1.1 <= found.high
 
 
+@pytest.mark.slow
 def test_processor_time_counts_processes_below():
     def call():
         pid = os.fork()

@@ -153,6 +153,7 @@ def test_epsilon_is_that_of_the_library(noise, times, delta):
     assert 0.7 * renyi < found < renyi  # which is a bound that is nearly as good
 
 
+@pytest.mark.slow
 def test_epsilon_grows_with_rounds_and_falls_with_noise():
     pytest.importorskip("dp_accounting", reason=MISSING)
     assert Gaussian(clip=1.0, noise=1.0).epsilon(0) == 0

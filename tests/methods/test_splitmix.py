@@ -38,6 +38,7 @@ def test_each_client_gets_distinct_bases_as_many_as_its_budget_holds(widths, rou
         assert len({part.base for part in parts}) == len(parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(cohorts, st.integers(0, 50), st.sampled_from(DRAWS))
 def test_who_trains_what_depends_only_on_seed_round_and_cohort(widths, round, draws):

@@ -149,6 +149,7 @@ def test_a_table_shows_per_cent_and_intervals():
     assert "  1/4     0     82.5" in text
 
 
+@pytest.mark.slow
 def test_a_curve_is_drawn_for_each_width_and_a_point_for_each_dial():
     axes = ra_sa(toy_grid()).figure.axes[0]
     assert axes.lines[0].get_xdata().tolist() == pytest.approx([22.5, 42.5, 62.5])

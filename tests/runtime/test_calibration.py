@@ -12,6 +12,7 @@ from splitmix import Model
 from splitmix.core.errors import UserError
 
 
+@pytest.mark.slow
 def test_calibrated_norms_have_the_statistics_of_the_images(model):
     x = (images(64) * 0.3).astype(np.uint8)
     model.calibrate(x)
