@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from timing import ratio_text
 
-from splitmix.compare.statistics import clear_lead, mean_and_spread, paired_bootstrap, spread_text
+from splitmix.compare.statistics import PairedDifference, clear_lead, mean_and_spread, paired_bootstrap, spread_text
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
 from splitmix.report.tables import human
@@ -140,6 +140,7 @@ def page(name: str) -> str:
         by_seed=by_seed,
         common_seeds=common_seeds,
         difference=difference,
+        turned=turned,
         human=human,
         toml=toml,
         norms=NORM_TEXT,
@@ -220,9 +221,21 @@ def difference(rows: Iterable[Row], one: str, other: str, width: str, norm: str 
     first, second = (
         {seed: values(some, "by_client", part=part, seed=seed)[0] for seed in seeds} for part in (one, other)
     )
-    found = paired_bootstrap(first, second)
+    return difference_text(paired_bootstrap(first, second))
+
+
+def difference_text(found: PairedDifference) -> str:
+    """A difference with its interval; bold where it is beyond chance."""
     text = f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
     return f"**{text}**" if found.low > 0 or found.high < 0 else text
+
+
+def turned(rows: Iterable[Row], width: str, what: str) -> str:
+    """What a turn of the dial from 0 to 1 changes, by client and seed."""
+    low, high = (
+        {row["seed"]: row[f"{what}_clients"] for row in where(rows, width=width, robust=dial)} for dial in (0.0, 1.0)
+    )
+    return difference_text(paired_bootstrap(high, low))
 
 
 def lead(one: Sequence[float], other: Sequence[float]) -> float:

@@ -33,27 +33,40 @@ def splitmix(*levers: Mapping[str, object]) -> dict[str, object]:
 
 LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
     "Split-Mix, anchored, first taught, momentum": splitmix(ANCHORED, FIRST) | MOMENTUM,
-    "Split-Mix, anchored, first taught, momentum, late mean": splitmix(ANCHORED, FIRST) | MOMENTUM | LATE,
-    "Split-Mix, anchored, first taught, late mean": splitmix(ANCHORED, FIRST) | LATE,
-    "Split-Mix, anchored, first taught": splitmix(ANCHORED, FIRST),
-    "Split-Mix, anchored": splitmix(ANCHORED),
     "Split-Mix": {"method": "splitmix"},
-    "FedAvg 1/8": {"method": FEDAVG},
     "FedAvg 1/8, momentum": {"method": FEDAVG} | MOMENTUM,
     "SHeteroFL, momentum": {"method": "sheterofl"} | MOMENTUM,
-    "Split-Mix, momentum": splitmix() | MOMENTUM,
+    "FedAvg 1/8": {"method": FEDAVG},
+    "SHeteroFL": {"method": "sheterofl"},
+    "Split-Mix, anchored, first taught": splitmix(ANCHORED, FIRST),
     "Split-Mix, anchored, momentum": splitmix(ANCHORED) | MOMENTUM,
+    "Split-Mix, first taught, momentum": splitmix(FIRST) | MOMENTUM,
+    "Split-Mix, anchored": splitmix(ANCHORED),
+    "Split-Mix, momentum": splitmix() | MOMENTUM,
+    "Split-Mix, first taught": splitmix(FIRST),
     "Split-Mix, all taught": splitmix(ALL),
+    "Split-Mix, anchored, first taught, momentum, late mean": splitmix(ANCHORED, FIRST) | MOMENTUM | LATE,
+    "Split-Mix, anchored, first taught, late mean": splitmix(ANCHORED, FIRST) | LATE,
 }
-DIGITS: dict[str, object] = {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10}
+TASKS: dict[str, dict[str, object]] = {
+    "digits": {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10},
+    "office-caltech10": {
+        "task": "office-caltech10",
+        "rounds": 100,
+        "cohort": 10,
+        "eval_every": 10,
+        "checkpoint_every": 10,
+    },
+}
 SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
 class LeverRun(SuiteRun):
-    """One lever, or several, with one seed."""
+    """One lever, or several, on one task with one seed."""
 
     label: str
+    part: str
     config: Config
     folder: Path
 
@@ -67,13 +80,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs' folders")
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: SPLITMIX_DATA")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", default="", help="only levers whose name holds this word")
+    parser.add_argument("--only", default="", help="only runs in whose name, 'task: levers', this stands")
     given = parser.parse_args()
     command = "python benchmarks/levers.py --out runs/levers"
     workshop = Workshop(given.workers, root=given.data_root, command=command, say=print)
     waiting = [run for run in planned(given.out) if given.only in run.label and not run.done]
     for run in Suite(waiting, workshop):
-        new = [{"study": NAME, "part": run.label, **row} for row in with_validation(run.folder)]
+        new = [{"study": NAME, "part": run.part, **row} for row in with_validation(run.folder)]
         write_rows(NAME, [*stored(), *new])
         write_page(NAME)
 
@@ -89,9 +102,11 @@ def with_validation(folder: Path) -> Iterator[Row]:
 def planned(out: Path) -> list[LeverRun]:
     """Each lever with every seed before the next one."""
     return [
-        LeverRun(name, make_config(DIGITS | LEVERS[name] | {"seed": seed}), out / f"{place}-{seed}")
-        for place, name in enumerate(LEVERS)
+        LeverRun(f"{task}: {name}", name, make_config(TASKS[task] | LEVERS[name] | {"seed": seed}), out / folder)
+        for task in TASKS
+        for name in LEVERS
         for seed in SEEDS
+        for folder in [f"{task}-{name.lower().replace(', ', '-').replace(' ', '-').replace('/', '-')}-{seed}"]
     ]
 
 

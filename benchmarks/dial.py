@@ -1,0 +1,103 @@
+"""Whether the robustness dial opens: one model with both dials, beside what it must not fall short of.
+
+python benchmarks/dial.py --out runs/dial [--data-root FOLDER] [--workers N]
+
+Runs whose rows are there already are left out, a run that was begun goes on, and what it shows is stored as soon as it
+is measured: stop it whenever you like. The page of what is there by then: `python benchmarks/evidence.py robustness`.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from evidence import Row, read_rows, rows_of, write_page, write_rows
+
+from splitmix.attacks import find_attack
+from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop, run_once
+from splitmix.core.width import parse_width
+from splitmix.runs.config import Config, make_config
+from splitmix.runs.measure.evaluate import open_run
+from splitmix.runs.measure.grid import Sweep, measure_grid
+from splitmix.runs.records import write_record
+
+PAGE = "robustness"
+WIDTHS = [parse_width(width) for width in ("1/8", "1/4", "1/2", "1")]
+COMMON: dict[str, object] = {
+    "recipe": "recommended",
+    "task": "digits",
+    "rounds": 150,
+    "cohort": 10,
+    "eval_every": 15,
+    "checkpoint_every": 10,
+    "statistics": "client",  # which a choice would take too: clients differ in their domains
+}
+ATTACKED = {"name": "adversarial", "steps": 4}
+MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they are for
+    "opened": {"objective": ATTACKED},
+    "attacks only": {
+        "objective": ATTACKED | {"dual": False, "weight": 1.0},
+        "method": {"name": "fedavg", "width": "1/8"},
+        "norm_rate": 1.0,  # which there are no two norms to part by
+    },
+    "no attacks": {},
+}
+SEEDS = (1, 2)
+ATTACK, IMAGES = {"name": "pgd20", "restarts": 2}, 10  # of each client
+
+
+@dataclass(frozen=True)
+class DialRun(SuiteRun):
+    """One model, trained and then measured at its dials."""
+
+    label: str
+    config: Config
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        return self.config.digest() in {row["config"] for row in read_rows(PAGE)}
+
+    def perform(self, setups: Setups, workshop: Workshop) -> None:
+        run_once(setups.of(self.config), self.folder, workshop)
+        if not (self.folder / "grid.json").exists() and self.label != "no attacks":
+            run = open_run(self.folder, fixed=True, root=workshop.root)
+            dials = (0.0, 0.5, 1.0) if run.setup.dial else ()
+            sweep = Sweep(
+                [width for width in WIDTHS if width in run.setup.mixes()], dials, find_attack(ATTACK), IMAGES, seed=1
+            )
+            write_record(self.folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs' folders")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: SPLITMIX_DATA")
+    parser.add_argument("--workers", type=int, default=1)
+    given = parser.parse_args()
+    command = "python benchmarks/dial.py --out runs/dial"
+    workshop = Workshop(given.workers, root=given.data_root, command=command, say=print)
+    for run in Suite([run for run in planned(given.out) if not run.done], workshop):
+        write_rows(PAGE, [*read_rows(PAGE), *measured(run)])
+        write_page(PAGE)
+
+
+def planned(out: Path) -> list[DialRun]:
+    """All models with one seed before the next."""
+    return [
+        DialRun(part, make_config(COMMON | MODELS[part] | {"seed": seed}), out / f"{part.replace(' ', '-')}-{seed}")
+        for seed in SEEDS
+        for part in MODELS
+    ]
+
+
+def measured(run: DialRun) -> Iterator[Row]:
+    """Accuracy on all test images at dial 0, and on some of them at every dial and under attack."""
+    for row in rows_of(run.folder):
+        if row.get("part") == "grid" or row["norm"] == "client":
+            part = run.label if row.get("part") == "grid" else f"{run.label}, all images"
+            yield {"study": PAGE, **row, "part": part}
+
+
+if __name__ == "__main__":
+    main()
