@@ -35,6 +35,7 @@ COMMON: dict[str, object] = {
 ATTACKED = {"name": "adversarial", "steps": 4}
 MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they are for
     "opened": {"objective": ATTACKED},
+    "ten times": {"objective": ATTACKED, "norm_rate": 10.0},
     "attacks only": {
         "objective": ATTACKED | {"dual": False, "weight": 1.0},
         "method": {"name": "fedavg", "width": "1/8"},

@@ -88,7 +88,7 @@ def test_without_a_say_of_the_user_norms_are_tracked():
     assert make_config({"objective": "masked"}).norm == "post"
 
 
-@pytest.mark.parametrize(("recipe", "norm", "rate"), [("paper", "tracked", 1.0), ("recommended", "post", 10.0)])
+@pytest.mark.parametrize(("recipe", "norm", "rate"), [("paper", "tracked", 1.0), ("recommended", "post", 30.0)])
 def test_recipes_know_adversarial_training(recipe, norm, rate):
     config = read_config("digits", ["objective=adversarial", f"recipe={recipe}"])
     assert (config.norm, config.norm_rate, config.lr, config.rounds) == (norm, rate, 0.1, 300)
