@@ -3,7 +3,8 @@
 python benchmarks/runtime.py    writes rows and results/runtime.md (about a minute on one core)
 
 All on one thread, in turns. Times are the processor's, so that other programs on the machine do not count; weights are
-random, which changes no time.
+random, which changes no time. A width runs some images in a row in each turn, as it does on a device, where no other
+backend has the caches in between; what an image takes right after the other backend is measured as well.
 """
 
 import json
@@ -36,6 +37,7 @@ from helpers.bundles import random_bundle  # noqa: E402
 
 ROBUST = 0.3
 TURNS = 25
+ROW = 10  # images of one backend, before the other has its turn
 TABLE = ("digit", "preresnet18", "alexnet")
 opened: list[str] = []  # files that were opened while the dial was turned
 listening = False
@@ -55,19 +57,16 @@ def loaded(path):
     model = Model.load(path)
     model.predict(np.zeros((1, *model.image), np.uint8), robust=0.3)
     return model
-small = loaded(sys.argv[1])  # as many sessions of the same graph, with next to no weights: ONNX Runtime itself
-before = used()
-model = loaded(sys.argv[2])
-print(json.dumps({"before": before, "after": used(), "told": model.bytes()}))
+model = loaded(sys.argv[1])
+print(json.dumps({"used": used(), "told": model.bytes()}))
 """
 
 
 def turn(model: Model, width: Width, robust: float) -> None:
     model.set(width=width, robust=robust)
-    held, bases, strength = model._chosen(None, None)
+    held, _, strength = model._chosen(None, None)
     if isinstance(held.bases, OnnxBases):
-        for base in range(bases):
-            held.bases.folded.at(base, strength)
+        held.bases.folded.at(strength)
     else:
         model.mix()
 
@@ -129,7 +128,8 @@ def widths(net: str, path: Path) -> list[dict[str, Any]]:
     turns = 2 * TURNS if net == "digit" else 10
     rows = []
     for width in model.widths:
-        times = milliseconds({b: partial(m, image, width, ROBUST) for b, m in models.items()}, turns)
+        ways = {b: partial(m, image, width, ROBUST) for b, m in models.items()}
+        times, after = in_rows(ways, turns), milliseconds(ways, turns)
         priced, onnx, torch_ms = model.manifest.cost(width), times["onnx"], times["torch"]
         rows.append(
             {
@@ -140,6 +140,8 @@ def widths(net: str, path: Path) -> list[dict[str, Any]]:
                 "macs": priced.macs,
                 "ms": onnx,
                 "torch_ms": torch_ms,
+                "ms_after": after["onnx"],
+                "torch_ms_after": after["torch"],
                 "times_as_fast": torch_ms / onnx,
                 "mb_disk": priced.bytes / 1e6,
                 "mb_memory": memory_mb(model, width),
@@ -150,28 +152,38 @@ def widths(net: str, path: Path) -> list[dict[str, Any]]:
 
 
 def memory(net: str, path: Path, folder: Path) -> dict[str, Any]:
-    """What a process without PyTorch grows by when it loads and runs all bases."""
+    """What a process without PyTorch has more if it loads and runs all bases than if these have next to no weights."""
     small = random_bundle(folder / f"small-{net}", net=net, atom="1/64", bases=8).path
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(small), str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    found = json.loads(done.stdout)
+    before, found = process(small), process(path)
     graph = Model.load(path).manifest.graph
     weights = 4 * 8 * sum(prod(shape) for shape in graph.entries.values()) if graph else 0
-    grown = found["after"] - found["before"]
+    grown = found["used"] - before["used"]
     return {
         "part": "memory",
         "net": net,
-        "mb_before": found["before"] / 1e6,
+        "mb_before": before["used"] / 1e6,
         "mb_weights": weights / 1e6,
         "mb_grown": grown / 1e6,
         "times_the_weights": grown / weights,
         "mb_told": found["told"] / 1e6,
     }
+
+
+def process(path: Path) -> dict[str, int]:
+    """What a process of its own says that loads a bundle."""
+    words, place = [sys.executable, "-c", MEMORY, str(path)], {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    said: dict[str, int] = json.loads(subprocess.run(words, capture_output=True, check=True, env=place).stdout)
+    return said
+
+
+def in_rows(ways: dict[Any, Callable[[], object]], turns: int) -> dict[Any, float]:
+    """Milliseconds of each way when it runs several times in a row."""
+    times: dict[Any, list[float]] = {name: [] for name in ways}
+    for _ in range(turns):
+        for name, way in ways.items():
+            way()  # takes the caches
+            times[name] += [timed(way) for _ in range(ROW)]
+    return {name: median(spent) for name, spent in times.items()}
 
 
 def milliseconds(ways: dict[Any, Callable[[], object]], turns: int) -> dict[Any, float]:

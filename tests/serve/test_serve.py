@@ -224,7 +224,7 @@ def test_the_command_serves_until_it_is_told_to_stop(served, sign):
 
 ENDLESS = """
 from splitmix.cli import main
-import splitmix.cli.serve as serve
+import splitmix.attacks.pgd as attacks
 
 class Endless:
     name, weak = "endless", True
@@ -236,7 +236,7 @@ class Endless:
         while True:
             predict(x)
 
-serve.PGD = Endless
+attacks.PGD = Endless
 main(["serve", "--port", "0", "--threads", "2", "--rate", "0"])
 """
 

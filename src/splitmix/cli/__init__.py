@@ -53,6 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UserError, CycloptsError) as mistake:
         print(f"splitmix: {printable(' '.join(str(mistake).split()))}", file=sys.stderr)
         sys.exit(2)
+    except ImportError as error:
+        missing = error.__cause__ or error  # where a command could not be loaded, what it lacks is the cause
+        if (getattr(missing, "name", None) or "").partition(".")[0] != "torch":
+            raise
+        print("splitmix: this needs PyTorch, which is not installed; install torch", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("splitmix: stopped; go on with --resume", file=sys.stderr)
         sys.exit(130)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from cyclopts import Parameter
 from rich.console import Console
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.engines.simulator import default_workers
 from splitmix.report.tables import Column, Table, show
 from splitmix.runs.progress import tell
 
@@ -50,6 +48,8 @@ class Machine:
         """The device, if it is here."""
         if self.device not in ("cpu", "cuda"):
             raise unknown("device", self.device, ("cpu", "cuda"))
+        import torch  # only here: commands on bundles do without it
+
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("--device cuda was asked for, but PyTorch sees no GPU here; use --device cpu")
         return self.device
@@ -62,6 +62,8 @@ def checked_workers(workers: int | None) -> int:
     """How many client processes to start: as given, or one per core."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers {workers} is too few; give 1 or more")
+    from splitmix.engines.simulator import default_workers
+
     return workers or default_workers()
 
 

@@ -6,21 +6,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from splitmix.cli.lists import image_size
 from splitmix.cli.options import Flag, Json, Words, note, parse_size, say, show_json, show_rows
 from splitmix.core.errors import UserError
 from splitmix.core.width import parse_dial, parse_width
-from splitmix.data.task import Task
-from splitmix.nets import find_net
 from splitmix.report.tables import Column, human
-from splitmix.runs.bundling import Packing, bundle_run
-from splitmix.runs.measure.evaluate import open_run
-from splitmix.runs.measure.examples import choose_examples
 from splitmix.runs.records import main_scores, read_result
 from splitmix.runtime.about.card import card as make_card
 from splitmix.runtime.about.examples import write_examples
 from splitmix.runtime.bundle import Bundle, packaged
-from splitmix.runtime.export import export_bases, export_mix
 from splitmix.runtime.images import read_images
 from splitmix.runtime.model import Model
 from splitmix.runtime.plan import Limits, bases_that_fit
@@ -74,6 +67,11 @@ def bundle(
     as_json
         Print the manifest as JSON.
     """
+    from splitmix.data.task import Task  # what needs PyTorch is imported where it is used: a device has none
+    from splitmix.runs.bundling import Packing, bundle_run
+    from splitmix.runs.measure.evaluate import open_run
+    from splitmix.runs.measure.examples import choose_examples
+
     size = parse_size(image, most=2048) if image else ()
     packing = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)
     task = open_run(run, root=data_root).setup.task if examples else None
@@ -247,6 +245,9 @@ def show_training(net: str, max_mb: float | None, atom: str, batch: int, as_json
         raise UserError("--train needs the memory of the client; give --max-mb, such as --max-mb 16")
     if batch < 2:
         raise UserError(f"--batch {batch} is too small; norms need 2 images or more")
+    from splitmix.cli.lists import image_size
+    from splitmix.nets import find_net
+
     base, build = parse_width(atom), find_net(net)
     size = image_size(net, build, None)
     bases = bases_that_fit(build, base, size, max_mb=max_mb, batch=batch)
@@ -311,6 +312,8 @@ def export(
     as_json
         Print the files as JSON.
     """
+    from splitmix.runtime.export import export_bases, export_mix
+
     widths = [parse_width(text) for text in width or ()]
     fixed = None if robust is None else parse_dial(robust)
     folder = out or bundle.with_name(f"{bundle.absolute().name.removesuffix('.bundle')}.export")

@@ -2,12 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from splitmix.attacks.pgd import PGD
 from splitmix.cli.options import say
 from splitmix.core.errors import UserError
 from splitmix.runtime.bundle import packaged
 from splitmix.runtime.model import Model
+
+if TYPE_CHECKING:
+    from splitmix.core.objective import Attack
 
 
 def serve(
@@ -70,7 +73,7 @@ def serve(
     limits = ServerLimits(rate=rate, threads=threads or os.cpu_count() or 1, batch=batch)
     with bind(host, port) as listening:
         hosts = (*allow_host, *own_names(listening))
-        interface = make_app(model, name=folder.absolute().name, attack=PGD(steps=20), limits=limits, hosts=hosts)
+        interface = make_app(model, name=folder.absolute().name, attack=usual_attack(), limits=limits, hosts=hosts)
 
         def ready() -> None:
             say(f"Serving {folder} at {address_of(listening)} (Ctrl-C stops it)")
@@ -80,3 +83,12 @@ def serve(
 
         serve_until_stopped(make_server(interface, limits, ready=ready), listening)
     say("Stopped.")
+
+
+def usual_attack() -> "Attack | None":
+    """The attack that visitors may turn on; none on a device without PyTorch."""
+    try:
+        from splitmix.attacks.pgd import PGD
+    except ImportError:
+        return None
+    return PGD(steps=20)

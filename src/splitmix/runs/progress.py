@@ -5,20 +5,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from splitmix.core.errors import UserError, printable
 from splitmix.runs.records import MetricRow
-from splitmix.runs.setup import Setup
+
+if TYPE_CHECKING:
+    from splitmix.runs.setup import Setup
 
 
 class Watcher:
     """Who wants to see a run while it lasts; a watcher says what it does at each event, or nothing."""
 
-    def begin(self, setup: Setup, start: int) -> None:
+    def begin(self, setup: "Setup", start: int) -> None:
         """Training begins after round `start`."""
 
     def round(self, row: MetricRow) -> None:
@@ -60,7 +62,7 @@ class Caller(Watcher):
     def __init__(self, on_round: Callable[[Round], object]) -> None:
         self.on_round = on_round
 
-    def begin(self, setup: Setup, start: int) -> None:
+    def begin(self, setup: "Setup", start: int) -> None:
         self.config = setup.config
 
     def round(self, row: MetricRow) -> None:
@@ -131,7 +133,7 @@ class Bar(Shown):
             transient=True,
         )
 
-    def begin(self, setup: Setup, start: int) -> None:
+    def begin(self, setup: "Setup", start: int) -> None:
         tell(self.progress.console, headline(setup, start))
         self.bar = self.progress.add_task("rounds", total=setup.config.rounds, completed=start, accuracy="")
         self.progress.start()
@@ -156,7 +158,7 @@ class Lines(Shown):
         super().__init__(console)
         self.done, self.total, self.start = 0, 0, 0
 
-    def begin(self, setup: Setup, start: int) -> None:
+    def begin(self, setup: "Setup", start: int) -> None:
         self.began, self.total, self.start = perf_counter(), setup.config.rounds, start
         self._say(headline(setup, start))
 
@@ -229,7 +231,7 @@ class Board(Watcher):
             raise UserError('TensorBoard is not installed; pip install "splitmix[tensorboard]"') from None
         self.open = partial(SummaryWriter, str(folder / "tensorboard"))
 
-    def begin(self, setup: Setup, start: int) -> None:
+    def begin(self, setup: "Setup", start: int) -> None:
         self.writer = self.open(purge_step=start)  # only now is the folder ours
 
     def round(self, row: MetricRow) -> None:
@@ -246,7 +248,7 @@ class Board(Watcher):
         self.writer.close()
 
 
-def headline(setup: Setup, start: int) -> str:
+def headline(setup: "Setup", start: int) -> str:
     """What is about to run, in a line; a second says why the bases of a net run one after another."""
     config = setup.config
     begin = f"resumed after round {start}" if start else f"{config.rounds} rounds"

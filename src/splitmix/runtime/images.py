@@ -66,7 +66,9 @@ def to_net(samples: NDArray[Any]) -> NDArray[Any]:
     if samples.dtype == np.int64:
         return samples
     first = samples.transpose(0, 3, 1, 2) if samples.ndim == 4 else samples
-    return np.ascontiguousarray(first / np.float32(255) if first.dtype == np.uint8 else first, np.float32)
+    if first.dtype == np.uint8:
+        return np.divide(first, np.float32(255), out=np.empty(first.shape, np.float32))
+    return np.ascontiguousarray(first, np.float32)
 
 
 def picture_from_pixels(value: Any, shape: Sequence[int]) -> Pixels:
@@ -117,6 +119,8 @@ def read_images(folder: Path, shape: Sequence[int], most: int) -> NDArray[Any]:
 
 def as_array(x: "ArrayLike | Tensor") -> NDArray[Any]:
     """What a user gives, be it a tensor; what has no one shape is refused."""
+    if type(x) is np.ndarray:
+        return x
     if hasattr(x, "detach"):
         return np.asarray(x.detach().cpu().numpy())
     try:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
 from pathlib import Path
 from threading import Lock
@@ -178,7 +179,8 @@ class Model:
         self, x: "ArrayLike | Tensor", width: WidthLike | None = None, robust: float | None = None
     ) -> "Tensor":
         """Logits (n, class): the mean of those of the bases; a numpy array where PyTorch is not installed."""
-        return self.mean(self.logits_by_base(x, width, robust))
+        held, bases, strength = self._chosen(width, robust)
+        return as_tensor(self.mean(held.votes(0, bases, self._samples(x), strength)))
 
     def mean(self, votes: Any) -> Any:
         """Logits (n, class) of the votes of the first bases, (base, n, class): their mean, by the bundle's shares."""
@@ -286,17 +288,22 @@ class Model:
 
     def _turned(self, dial: Dial, width: WidthLike | None, robust: float | None) -> Dial:
         chosen = dial.width if width is None else self.atom * bases_of(width, self.atom, self._held.bases.count)
-        strength = dial.robust if robust is None else parse_dial(robust)
+        return Dial(chosen, dial.robust if robust is None else self._strength(robust))
+
+    def _chosen(self, width: WidthLike | None, robust: float | None) -> tuple[Held, int, float]:
+        dial, held = self.current, self._held
+        wanted, there = dial.width if width is None else width, held.bases.count
+        bases = there if wanted is None else bases_of(wanted, self.atom, there)
+        return held, bases, dial.robust if robust is None else self._strength(robust)
+
+    def _strength(self, robust: float) -> float:
+        strength = parse_dial(robust)
         if strength and not self.dual:
             raise UserError(
                 f"robust {robust} was asked for, but this model has no robustness dial; "
                 "give 0, or train with an adversarial objective"
             )
-        return Dial(chosen, strength)
-
-    def _chosen(self, width: WidthLike | None, robust: float | None) -> tuple[Held, int, float]:
-        dial, held = self._turned(self.current, width, robust), self._held
-        return held, held.bases.count if dial.width is None else int(dial.width / self.atom), dial.robust
+        return strength
 
     def _samples(self, x: "ArrayLike | Tensor") -> NDArray[Any]:
         return to_net(checked_inputs(x, self.image, self.manifest.sample, self.manifest.scale()))
@@ -323,9 +330,9 @@ class Model:
 
 def bases_of(width: WidthLike, atom: Width, there: int) -> int:
     """How many bases make up a width, if so many are there."""
-    wanted = parse_width(width)
-    check_multiple(wanted, atom)
-    bases = int(wanted / atom)
-    if bases > there:
-        raise UserError(f"width {wanted} needs {bases} bases but only {there} are here; widest: {atom * there}")
-    return bases
+    wanted = width if isinstance(width, Fraction) else parse_width(width)
+    bases, rest = divmod(wanted.numerator * atom.denominator, wanted.denominator * atom.numerator)
+    if not rest and 0 < bases <= there:  # as nearly always, and fractions take long to compare
+        return bases
+    check_multiple(parse_width(wanted), atom)
+    raise UserError(f"width {wanted} needs {bases} bases but only {there} are here; widest: {atom * there}")

@@ -1,6 +1,8 @@
 """Bases on ONNX Runtime: a session for each, and norms that go in with the samples; nothing here needs PyTorch."""
 
+import ctypes
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -43,6 +45,8 @@ class OnnxBases:
             kept.append([row[name].copy() for name in names])
             row.clear()  # before the session makes a copy of its own
             sessions.append(open_session(data))
+            del data
+        give_back()
         norms = {name: np.stack(values) for name, values in zip(names, zip(*kept, strict=True), strict=True)}
         return cls(graph, tuple(sessions), norms, fold(graph, norms, len(sessions)))
 
@@ -66,10 +70,12 @@ class OnnxBases:
         """Logits (base, n, class) of the bases of a range."""
         votes = np.empty((stop - start, len(x), self.graph.classes), np.float32)
         at_once = max(1, min(BATCH, MOST_NUMBERS // self.graph.outline.largest))
+        norms = self.folded.at(robust)
         for base in range(start, stop):
-            norms = {NORMS: self.folded.at(base, robust)} if self.graph.norms else {}
             for first in range(0, len(x), at_once):
-                given = {SAMPLE: x[first : first + at_once], **norms}
+                given = {SAMPLE: x[first : first + at_once]}
+                if self.graph.norms:
+                    given[NORMS] = norms[base]
                 (votes[base - start, first : first + at_once],) = run_session(self.sessions[base], [LOGITS], given)
         return votes
 
@@ -101,6 +107,12 @@ def _moments(graph: Graph, row: Arrays, session: Session, x: NDArray[Any]) -> Ar
         moments[f"{norm.clean}.running_mean"] = mean.astype(np.float64)
         moments[f"{norm.clean}.running_var"] = unbiased + np.square(mean.astype(np.float64))
     return moments
+
+
+def give_back() -> None:
+    """Let the system have what making sessions left free: the C library would keep it, some copies of a base."""
+    with suppress(AttributeError, OSError, TypeError):  # only that of GNU can
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def open_session(data: bytes) -> Session:

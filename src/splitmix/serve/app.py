@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from splitmix import __version__
 from splitmix.core.errors import UserError, printable, shown
 from splitmix.core.inputs.pictures import TooManyPixelsError, UnreadableError
-from splitmix.core.objective import Attack
 from splitmix.core.width import Width
 from splitmix.runtime.about.examples import Examples, read_examples
 from splitmix.runtime.manifest import Manifest
@@ -42,6 +41,9 @@ from splitmix.serve.service import Service
 from splitmix.serve.straight import Answering, Straight
 from splitmix.serve.turns import BusyError
 
+if TYPE_CHECKING:
+    from splitmix.core.objective import Attack
+
 LIMITS = ServerLimits()
 PREDICT = "/api/predict"
 STATIC = Path(__file__).parent / "static"
@@ -66,7 +68,7 @@ def make_app(
     model: Model,
     *,
     name: str = "",
-    attack: Attack | None = None,
+    attack: "Attack | None" = None,
     limits: ServerLimits = LIMITS,
     hosts: Collection[str] = (),
 ) -> FastAPI:
@@ -172,7 +174,7 @@ def can_attack(model: Model) -> bool:
     return model.manifest.sample == "image"
 
 
-def facts_of(model: Model, name: str, attack: Attack | None) -> ModelFacts:
+def facts_of(model: Model, name: str, attack: "Attack | None") -> ModelFacts:
     """What is served now."""
     said, widest = model.manifest, model.widths[-1]
     return ModelFacts(

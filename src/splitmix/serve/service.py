@@ -4,17 +4,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from splitmix.core.errors import UserError, shown
 from splitmix.core.inputs.pictures import Pixels
-from splitmix.core.objective import Attack
 from splitmix.core.width import Width, parse_width
+from splitmix.runtime.anytime import probabilities
 from splitmix.runtime.images import to_net, to_png
 from splitmix.runtime.model import Model
 from splitmix.runtime.plan import Limits, plan
@@ -24,11 +22,16 @@ from splitmix.serve.metrics import Metrics
 from splitmix.serve.questions import Attacked, PictureAnswer, PictureQuestion, PlanAnswer, PlanQuestion, Verdict, Vote
 from splitmix.serve.turns import BusyError, Crew
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from splitmix.core.objective import Attack
+
 
 class Service:
     """Answers questions about pictures; it keeps none of them."""
 
-    def __init__(self, model: Model, attack: Attack | None, limits: ServerLimits) -> None:
+    def __init__(self, model: Model, attack: "Attack | None", limits: ServerLimits) -> None:
         self.model, self.attack, self.metrics = model, attack, Metrics()
         self._crew, self._closing, self._most_attacks = Crew(limits), False, limits.attacks
         self._probing = asyncio.Lock()
@@ -92,10 +95,10 @@ class Service:
     def _verdicts(self, width: Width, robust: float, pictures: Sequence[NDArray[Any]]) -> list[Verdict]:
         """What the mix says of each picture, and what each base says; all in one batch."""
         began = perf_counter()
-        logits = self.model.logits_by_base(np.stack(pictures), width, robust)  # (base, n, class)
-        shares = self.model.mean(logits).softmax(-1).numpy()
+        logits = np.asarray(self.model.logits_by_base(np.stack(pictures), width, robust))  # (base, n, class)
+        shares = probabilities(self.model.mean(logits))
         milliseconds = 1e3 * (perf_counter() - began)
-        chances, classes = logits.softmax(-1).max(-1)  # (base, n)
+        chances, classes = probabilities(logits).max(-1), logits.argmax(-1)  # (base, n)
         votes = [
             [Vote(label=self.model.classes[place], probability=chance) for place, chance in zip(*each, strict=True)]
             for each in zip(classes.T.tolist(), chances.T.tolist(), strict=True)
@@ -128,10 +131,12 @@ class Service:
         """The same dial on the picture that an attack makes of this one, in whole pixels as anyone could send it."""
         if self.attack is None:
             raise UserError("this server offers no attack; leave it out")
+        import torch
+
         away = self.model.classes.index(verdict.label) if target is None else target
         mix, began = self.model.mix(width), perf_counter()
 
-        def predict(x: Tensor) -> Tensor:
+        def predict(x: "Tensor") -> "Tensor":
             if self._closing:
                 raise BusyError(503, STOPPING)
             return self.model.mean(mix(x, robust))

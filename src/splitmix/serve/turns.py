@@ -4,11 +4,10 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
-
-import torch
 
 from splitmix.serve.limits import ServerLimits
 
@@ -90,8 +89,7 @@ class Crew:
     """Threads that do what is asked, in turn; costly jobs leave one of them to the others."""
 
     def __init__(self, limits: ServerLimits) -> None:
-        # one thread for each prediction: small nets do not get faster by more, and answers repeat to the bit
-        self._pool = ThreadPoolExecutor(limits.threads, "predict", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(limits.threads, "predict", initializer=one_thread)
         self._limits, self._turns, self._running, self._costly, self._called = limits, Turns[Job](), 0, 0, False
 
     @property
@@ -152,6 +150,14 @@ class Crew:
             else:
                 job.done.set_result(outcome)
         self._start()
+
+
+def one_thread() -> None:
+    """One thread for each prediction: small nets do not get faster by more, and answers repeat to the bit."""
+    with suppress(ImportError):  # ONNX Runtime has one anyway
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def _future() -> asyncio.Future[Any]:

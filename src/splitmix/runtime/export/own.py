@@ -78,7 +78,7 @@ def _norm_nodes(own: str, folded: Folded, robust: float | None, constants: Const
     from onnx import helper
 
     if folded.rise is None or robust is not None:
-        constants |= {own + NORMS: folded.at(0, robust or 0.0)} if folded.start.size else {}
+        constants |= {own + NORMS: folded.at(robust or 0.0)[0]} if folded.start.size else {}
         return []
     constants |= {"0": np.array(0, np.float32), "1": np.array(1, np.float32)}
     constants |= {f"{own}start": folded.start[0], f"{own}rise": folded.rise[0]}
