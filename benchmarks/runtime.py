@@ -128,7 +128,7 @@ def widths(net: str, path: Path) -> list[dict[str, Any]]:
     turns = 2 * TURNS if net == "digit" else 10
     rows = []
     for width in model.widths:
-        ways = {b: partial(m, image, width, ROBUST) for b, m in models.items()}
+        ways: dict[Any, Callable[[], object]] = {b: partial(m, image, width, ROBUST) for b, m in models.items()}
         times, after = in_rows(ways, turns), milliseconds(ways, turns)
         priced, onnx, torch_ms = model.manifest.cost(width), times["onnx"], times["torch"]
         rows.append(
