@@ -74,3 +74,15 @@ def test_the_way_back_to_images_of_few_channels_is_that_of_any_convolution(group
     assert torch.equal(ours, plain)
     for found, expected in zip(*(torch.autograd.grad(y.square().sum(), leaves) for y in (ours, plain)), strict=True):
         assert torch.allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_way_back_to_images_works_where_half_precision_is_mixed_in(groups):
+    rng = torch.Generator().manual_seed(0)
+    leaves = [torch.randn(s, generator=rng).requires_grad_() for s in [(2, groups * 3, 6, 6), (groups * 4, 3, 3, 3)]]
+    full = F.conv2d(*leaves, None, 1, 1, groups=groups)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = OwnImages.apply(*leaves, None, 1, groups)
+    assert half.dtype == torch.bfloat16
+    for found, expected in zip(*(torch.autograd.grad(y.float().sum(), leaves) for y in (half, full)), strict=True):
+        assert torch.allclose(found, expected, rtol=0.02, atol=0.05)

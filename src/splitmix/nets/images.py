@@ -22,6 +22,7 @@ class OwnImages(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        slope = slope.to(x.dtype)  # of half precision, where that is mixed in
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
         back = slope_of_images(slope, weight, ctx.padding, ctx.groups, x) if of_x else None
         if not of_weight:
