@@ -179,20 +179,8 @@ def forge_pickle(data: bytes, rng: Random) -> bytes:
 OPERATORS = [  # in the place of an operator: some that a graph may take, and some that none may
     *("Relu", "Conv", "Gemm", "MatMul", "Add", "Reshape", "Transpose", "Slice", "Split", "Concat", "Gather", "Expand"),
     *("Pad", "MaxPool", "AveragePool", "Norm", "InstanceNormalization", "LayerNormalization", "ReduceMean", "Softmax"),
-    *(
-        "If",
-        "Loop",
-        "Scan",
-        "Constant",
-        "ConstantOfShape",
-        "Resize",
-        "Tile",
-        "Range",
-        "NonZero",
-        "Shape",
-        "LSTM",
-        "os.system",
-    ),
+    *("ConvTranspose", "Spread", "Where", "Equal", "Greater", "Shape", "Cast", "If", "Loop", "Scan", "Constant"),
+    *("ConstantOfShape", "Resize", "Tile", "Range", "NonZero", "LSTM", "os.system"),
 ]
 SIDES = [-(2**63), -2, -1, 0, 1, 2, 3, 7, 8, 64, 1000, 4096, 2**20, 2**31, 2**31 - 1, 2**62, 2**63]
 
@@ -211,7 +199,7 @@ def forge_graph(graph: dict[str, Any], rng: Random) -> None:
             if isinstance(value, list) and value and rng.random() < 0.8:
                 value[rng.randrange(len(value))] = rng.choice(SIDES)
             else:
-                step["settings"][key] = rng.choice([*SIDES, 0.5, -1e30, [], [1] * 9, [2**31] * 4])
+                step["settings"][key] = rng.choice([*SIDES, 0.5, -1e30, [], [-1] * 4, [1] * 9, [2**31] * 4])
         elif lie == 3:
             shape = rng.choice([graph["sample"], *graph["entries"].values()])
             shape[rng.randrange(len(shape))] = rng.choice(SIDES)

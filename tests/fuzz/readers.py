@@ -17,7 +17,7 @@ from fuzz.data_files import Reader, npz, old_pickle, parquet, pictures, table
 from fuzz.mutators import blind, forge_graph, forge_json, replace_one
 from helpers.bundles import made_up_grid, own_bundle, random_bundle, replace_base, sealed, with_header
 from helpers.made_runs import fake_run
-from helpers.plain_nets import PLAIN_NETS
+from helpers.plain_nets import IMAGE, PLAIN_NETS, ManyOperators
 from helpers.serving import OPEN, PICTURES, png
 from helpers.toys import PLAN, bases, toy_weights
 from splitmix.core.errors import UserError
@@ -135,6 +135,7 @@ def bundle_graph(folder: Path) -> Reader:
     pytest.importorskip("onnxruntime", reason='ONNX Runtime is not installed; pip install "splitmix[onnx]"')
     kinds = {"resnet": "image", "transformer": "signal", "group-norm": "image", "signal": "signal"}
     paths = [own_bundle(folder / name, *PLAIN_NETS[name], kind=kind).path for name, kind in kinds.items()]
+    paths.append(own_bundle(folder / "many", ManyOperators, IMAGE).path)
     seeds = [(path / "manifest.json").read_bytes() for path in paths]
 
     def forge(data: bytes, rng: Random) -> bytes:

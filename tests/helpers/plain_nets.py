@@ -67,6 +67,21 @@ class Transformer(nn.Module):
         return self.head(self.layer(self.embed(x)).mean(1))
 
 
+class ManyOperators(nn.Module):
+    """A net with what the others lack: a way up, a choice by value, and a row that stands before each sample's own."""
+
+    def __init__(self, width):
+        super().__init__()
+        c = int(16 * width)
+        self.down, self.up = nn.Conv2d(3, c, 3, 2, 1), nn.ConvTranspose2d(c, c, 3, 2, 1, output_padding=1)
+        self.token, self.head = nn.Parameter(torch.zeros(1, 1, c)), nn.Linear(c, 3)
+
+    def forward(self, x):
+        x = self.up(self.down(x))
+        x = torch.where(x > 0, x, x.masked_fill(x == -1, 0.5)).flatten(2).transpose(1, 2)
+        return self.head(torch.cat([self.token.expand(len(x), -1, -1), x], 1).mean(1))
+
+
 PLAIN_NETS = {
     **{"resnet": (resnet, IMAGE), "mobilenet": (mobilenet, IMAGE), "group-norm": (group_norm_net, IMAGE)},
     **{"mlp": (mlp, TABLE), "signal": (signal_net, SIGNAL), "transformer": (Transformer, TOKENS)},

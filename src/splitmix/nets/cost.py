@@ -4,7 +4,8 @@ One convention for every table: MACs are the multiplications of convolutions and
 Norms, biases, pooling and ReLUs are left out; counters that include norms and biases find 0.2 to 3 % more here.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -110,9 +111,20 @@ def cost_rows(build: Build, image: Image, atom: Fraction, widths: Iterable[Fract
 
 def count(call: Callable[[], object]) -> tuple[int, int]:
     """Multiplications and activations of whatever `call` computes."""
-    with torch.no_grad(), _Counter() as counter:
+    with torch.no_grad(), plainly(), _Counter() as counter:
         call()
     return counter.macs, counter.activations
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Without the operators of oneDNN that stand for many, such as a whole LSTM, and say nothing of their work."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 class OperatorWatcher(TorchDispatchMode):

@@ -19,6 +19,9 @@ from splitmix.runtime.norms import Array, Arrays, Folded, fold
 from splitmix.runtime.strict import readable
 
 Session = Any  # of ONNX Runtime, which gives no types
+TRIM: Any = None  # only the C library of GNU has it; looked up here, as reading a bundle loads no library
+with suppress(AttributeError, OSError, TypeError):
+    TRIM = ctypes.CDLL(None).malloc_trim
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,8 @@ def _moments(graph: Graph, row: Arrays, session: Session, x: NDArray[Any]) -> Ar
 
 def give_back() -> None:
     """Let the system have what making sessions left free: the C library would keep it, some copies of a base."""
-    with suppress(AttributeError, OSError, TypeError):  # only that of GNU can
-        ctypes.CDLL(None).malloc_trim(0)
+    if TRIM is not None:
+        TRIM(0)
 
 
 def open_session(data: bytes) -> Session:

@@ -17,10 +17,14 @@ Arrays = Mapping[str, NDArray[Any]]
 Pieces = list[Any]  # bytes, or memory that is read as such
 OPSET, IR = 17, 8  # of 2022: nothing newer is needed
 NORMS, LOGITS = "norms", "logits"  # what goes in besides the sample, and what comes out
-FLOAT, INT64 = 1, 7  # types of tensors
+FLOAT, INT64, BOOL = 1, 7, 9  # types of tensors
 AS_INPUTS = {  # settings that ONNX wants as tensors behind the other inputs
     **{"Reshape": ("shape",), "Expand": ("shape",), "Split": ("sizes",), "Pad": ("pads", "value")},
     **{"Slice": ("starts", "ends", "axes", "steps"), "Clip": ("min", "max"), "ReduceSum": ("axes",)},
+}
+
+COMPOSED = {  # what takes several nodes, and what writes them
+    **{"Equal": "_compared", "Greater": "_compared", "Less": "_compared", "Where": "_chosen", "Spread": "_spread"},
 }
 
 
@@ -63,7 +67,10 @@ class _Writer:
             names = [f"{what} {i}" for what in ("scale", "shift") for i in range(len(sizes))]
             yield _node("Split", [NORMS, self._keep("sizes", np.array(sizes * 2))], names, {"axis": 0})
         for number, step in enumerate(self.graph.steps):
-            yield self._norm(step) if step.op == "Norm" else self._plain(number, step)
+            if step.op in COMPOSED:
+                yield from getattr(self, COMPOSED[step.op])(number, step)
+            else:
+                yield self._norm(step) if step.op == "Norm" else self._plain(number, step)
         yield _node("Identity", [self.graph.answer], [LOGITS], {})
 
     def tensors(self) -> Iterator[Pieces]:
@@ -88,6 +95,27 @@ class _Writer:
         kept = [np.array(value, np.float32 if isinstance(value, float) else np.int64) for value in behind]
         names = [self._keep(f"{number} {place}", value) for place, value in enumerate(kept)]
         return _node(step.op, [*step.takes, *names], step.gives, settings)
+
+    def _compared(self, number: int, step: StepRecord) -> Iterator[Pieces]:
+        """What holds is 1, else 0: ONNX has truths in the place of numbers."""
+        yield _node(step.op, step.takes, [f"{number} holds"], {})
+        yield _node("Cast", [f"{number} holds"], step.gives, {"to": FLOAT})
+
+    def _chosen(self, number: int, step: StepRecord) -> Iterator[Pieces]:
+        yield _node("Cast", step.takes[:1], [f"{number} holds"], {"to": BOOL})
+        yield _node("Where", [f"{number} holds", *step.takes[1:]], step.gives, {})
+
+    def _spread(self, number: int, step: StepRecord) -> Iterator[Pieces]:
+        """Expanded to a shape with the number of samples in it."""
+        shape: Any = step.settings["shape"]
+        place = shape.index(-1)
+        sides = [
+            self._keep(f"{number} {i}", np.array(part, np.int64))
+            for i, part in enumerate((shape[:place], shape[place + 1 :]))
+        ]
+        yield _node("Shape", step.takes[1:], [f"{number} all"], {"start": 0, "end": 1})
+        yield _node("Concat", [sides[0], f"{number} all", sides[1]], [f"{number} shape"], {"axis": 0})
+        yield _node("Expand", [step.takes[0], f"{number} shape"], step.gives, {})
 
     def _norm(self, step: StepRecord) -> Pieces:
         """a*x + b as a norm of mean 0 and variance 1: one pass, where a product and a sum would take two."""

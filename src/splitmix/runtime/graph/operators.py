@@ -22,6 +22,7 @@ BOUNDS: dict[str, tuple[type, float, float]] = {  # what a setting is, and from 
         "strides": (list, 1, 4096),
         "pads": (list, 0, 4096),
         "dilations": (list, 1, 4096),
+        "output_padding": (list, 0, 4096),
     },
     **{"perm": (list, 0, 7), "axes": (list, 0, 7), "shape": (list, -1, WHOLE), "sizes": (list, 1, WHOLE)},
     **{"starts": (list, 0, WHOLE), "ends": (list, 0, WHOLE), "steps": (list, 1, WHOLE)},
@@ -40,11 +41,15 @@ class Operator:
     most: int = 1
     moves: bool = False  # numbers only move, so they may be whole ones
 
-    def takes_whole(self, first: bool, count: int) -> list[bool]:
-        """Which of its values must be whole numbers, if the first is so or not."""
+    compares: bool = False  # numbers that are both whole or both not
+
+    def takes_whole(self, given: Sequence[bool]) -> bool:
+        """Whether each value is whole, or not, as it must be."""
         if self is OPERATORS["Gather"]:
-            return [False, True]
-        return [first and self.moves] * count
+            return list(given) == [False, True]
+        if self is OPERATORS["Spread"]:
+            return not given[0]
+        return not any(given) or (all(given) and (self.moves or self.compares))
 
     def gives_whole(self, first: bool) -> bool:
         return first and self.moves
@@ -131,6 +136,20 @@ def _conv(given: list[Shape], settings: Any) -> Made:
     return [shape], prod(shape) * prod(w[1:])
 
 
+def _conv_transpose(given: list[Shape], settings: Any) -> Made:
+    x, w, *bias = given
+    group, kernel, sides = settings["group"], tuple(settings["kernel_shape"]), len(given[0]) - 2
+    _need(len(x) == len(w) >= 3 and w[2:] == kernel and x[1] == w[0] and w[0] % group == 0, "its weights do not fit")
+    _need(all(b == (w[1] * group,) for b in bias), "its bias does not fit")
+    strides, pads, dilations, more = (settings[key] for key in ("strides", "pads", "dilations", "output_padding"))
+    _need(len(strides) == len(dilations) == len(more) == len(pads) / 2 == sides, "its windows have other sides")
+    _need(all(m < max(two) for m, *two in zip(more, strides, dilations, strict=True)), "its padding is too much")
+    cut = [sum(two) for two in zip(pads[:sides], pads[sides:], strict=True)]
+    spans = zip(x[2:], strides, cut, dilations, kernel, more, strict=True)
+    shape = (x[0], w[1] * group, *((side - 1) * s - c + d * (k - 1) + m + 1 for side, s, c, d, k, m in spans))
+    return [shape], prod(x) * prod(w[1:])
+
+
 def _pool(given: list[Shape], settings: Any) -> Made:
     (x,) = given
     _need(len(x) >= 3 and max(settings["pads"]) < max(2, min(settings["kernel_shape"])), "its shapes do not fit")
@@ -198,6 +217,15 @@ def _expand(given: list[Shape], settings: Any) -> Made:
     return [shape], 0
 
 
+def _spread(given: list[Shape], settings: Any) -> Made:
+    """The first once for each sample of the second, whose number stands where the shape has -1."""
+    (x, sample), shape = given, list(settings["shape"])
+    _need(shape.count(-1) == 1 and 0 not in shape, "its sizes do not fit")
+    whole = tuple(sample[0] if side == -1 else side for side in shape)
+    _need(np.broadcast_shapes(x, whole) == whole, "its sizes do not fit")
+    return [whole], 0
+
+
 def _pad(given: list[Shape], settings: Any) -> Made:
     x, pads = given[0], settings["pads"]
     _need(len(pads) == 2 * len(x), "its sides do not fit")
@@ -220,6 +248,7 @@ OPERATORS: dict[str, Operator] = {
     **_named("MatMul", _product, least=2, most=2),
     **_named("Gemm", _gemm, least=2, most=3),
     **_named("Conv", _conv, *WINDOW, "dilations", "group", least=2, most=3),
+    **_named("ConvTranspose", _conv_transpose, *WINDOW, "dilations", "group", "output_padding", least=2, most=3),
     **_named("MaxPool", _pool, *WINDOW, "dilations"),
     **_named("AveragePool", _pool, *WINDOW, "count_include_pad"),
     **_named("ReduceMean ReduceSum ReduceMax ReduceMin", _reduce, "axes", "keepdims"),
@@ -230,6 +259,9 @@ OPERATORS: dict[str, Operator] = {
     **_named("Split", _split, "axis", "sizes"),
     **_named("Gather", _gather, "axis", least=2, most=2),
     **_named("Expand", _expand, "shape"),
+    **_named("Spread", _spread, "shape", least=2, most=2),
+    **_named("Equal Greater Less", _broadcast, least=2, most=2, compares=True),  # 1 or 0
+    **_named("Where", _broadcast, least=3, most=3),
     **_named("Pad", _pad, "pads", "value"),
     **_named("Norm", _norm, least=2, most=2),
     **_named("LayerNormalization", _layer_norm, "axis", "epsilon", least=2, most=3),

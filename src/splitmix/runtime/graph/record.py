@@ -175,7 +175,7 @@ def _check_names(graph: Graph) -> None:
             raise ValueError(f"{where} ({step.op}) takes what is not there")
         if len({*step.gives}) < len(step.gives) or known & {*step.gives}:
             raise ValueError(f"{where} ({step.op}) gives what is there already")
-        if [name in whole for name in step.takes] != operator.takes_whole(step.takes[0] in whole, len(step.takes)):
+        if not operator.takes_whole([name in whole for name in step.takes]):
             raise ValueError(f"{where} ({step.op}) mixes whole numbers and others")
         known |= {*step.gives}
         whole |= {*step.gives} if operator.gives_whole(step.takes[0] in whole) else set()

@@ -6,18 +6,22 @@ It is run on two numbers of samples: what differs between the two is the number 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from splitmix.core.errors import UserError
-from splitmix.nets.cost import OperatorWatcher
+from splitmix.nets.cost import OperatorWatcher, plainly
+from splitmix.runtime.graph.operators import OPERATORS
 from splitmix.runtime.graph.record import NORM_ENTRIES, SAMPLE, ConstantRecord, Graph, NormRecord, StepRecord
+from splitmix.runtime.graph.windows import WINDOWS
 from splitmix.runtime.graph.writers import WRITERS
 from splitmix.runtime.strict import what_is_wrong
 
 SAMPLES = (2, 3)  # how many it is run on
+KNOWN = WRITERS | WINDOWS
 SAME = ("detach", "clone", "alias", "contiguous", "lift_fresh_copy", "_to_copy")
 MADE = ("new_ones", "new_zeros", "new_full", "new_empty", "ones_like", "zeros_like", "full_like")  # of a shape alone
 
@@ -27,9 +31,10 @@ def traced_graph(module: nn.Module, entries: Mapping[str, Sequence[int]], sample
     first, second = (Trace(module, _samples(count, sample, whole)) for count in SAMPLES)
     if [(step.op, step.takes, step.gives) for step in first.steps] != [
         (step.op, step.takes, step.gives) for step in second.steps
-    ] or first.constants != second.constants:
-        raise UserError("the net cannot be bundled: it does other things for two samples than for three")
-    steps = [_merged(*pair) for pair in zip(first.steps, second.steps, strict=True)]
+    ] or first.constants.keys() != second.constants.keys():
+        raise UserError(OTHERWISE)
+    constants, spreads = _one_for_all(first, second)
+    steps = [*spreads, *(_merged(*pair) for pair in zip(first.steps, second.steps, strict=True))]
     needed = _needed(steps, first.answer)
     norms = [NormRecord(clean=name, noisy=_twin(name, entries), eps=eps) for name, eps in first.norms.items()]
     try:
@@ -38,12 +43,15 @@ def traced_graph(module: nn.Module, entries: Mapping[str, Sequence[int]], sample
             whole=whole,
             entries={name: list(shape) for name, shape in entries.items()},
             norms=norms,
-            constants={name: value for name, value in first.constants.items() if name in needed},
+            constants={name: value for name, value in constants.items() if name in needed},
             steps=[step for step in steps if needed & {*step.gives}],
             answer=first.answer,
         )
     except ValidationError as error:
         raise UserError(f"the net cannot be bundled: {what_is_wrong(error)}") from None
+
+
+OTHERWISE = "the net cannot be bundled: it does other things for two samples than for three"
 
 
 def _samples(count: int, sample: Sequence[int], whole: bool) -> Tensor:
@@ -63,34 +71,37 @@ class Trace(OperatorWatcher):
         self._names: dict[int, str] = {}
         self._alive: list[Tensor] = []  # so that no other tensor takes the place of one
         self._leads = bool(getattr(module, "stackable", False))  # entries have a leading base axis of one
-        self._made = 0
+        self.made = 0
+        self.whole: set[str] = {SAMPLE} if x.dtype == torch.int64 else set()  # names of whole numbers
         self._entries = dict(module.state_dict(keep_vars=True))
         for name, value in self._entries.items():
             self.call(name, value)
         self.call(SAMPLE, x)
         module.eval()
-        with torch.enable_grad(), self:  # with gradients no layer takes a short cut of its own
+        with torch.enable_grad(), plainly(), self:  # with gradients no layer takes a short cut of its own
             logits = module(x)
         if not isinstance(logits, Tensor) or id(logits) not in self._names:
             raise UserError("the net cannot be bundled: its answer does not depend on the sample")
         self.answer = self._names[id(logits)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        self.func, kind = func, func._overloadpacket.__name__
         if not any(id(value) in self._names for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)):
-            return out  # made of no sample and no weight: a constant, if it is ever used
-        kind = func._overloadpacket.__name__
+            return func(*args, **(kwargs or {}))  # made of no sample and no weight: a constant, if it is ever used
+        if kind.endswith("_"):
+            self.name(args[0])  # a constant is known by what it was before it is written to
+        out = func(*args, **(kwargs or {}))
         if kind in MADE:
             return out
         plain = kind.removesuffix("_")  # in place or not is all the same here
         if plain in SAME or (plain == "expand" and out.shape == args[0].shape):
-            if args[0].dtype != out.dtype:
+            if args[0].dtype != out.dtype and self.name(args[0]) in self.whole:
                 raise self.refusal(f"{kind} to {out.dtype}")
             self.call(self.name(args[0]), out)
-        elif plain in WRITERS:
+        elif plain in KNOWN:
             try:
-                WRITERS[plain](self, out, *args, **(kwargs or {}))
-            except TypeError:
+                KNOWN[plain](self, out, *args, **(kwargs or {}))
+            except (TypeError, IndexError):
                 raise self.refusal(f"{kind} with settings of its own") from None
         elif self.is_entry(args[0], out):
             self.call(self.name(args[0]), out)
@@ -123,6 +134,8 @@ class Trace(OperatorWatcher):
         names = [value if isinstance(value, str) else self.name(value) for value in takes]
         kept = {key: list(map(int, value)) if isinstance(value, Sequence) else value for key, value in settings.items()}
         self.steps.append(StepRecord(op=op, takes=names, gives=gives, settings=kept))
+        if OPERATORS[op].gives_whole(names[0] in self.whole):
+            self.whole |= {*gives}
         return gives[0] if count == 1 else gives
 
     def reshaped(self, value: Any, shape: Sequence[int]) -> str:
@@ -145,7 +158,7 @@ class Trace(OperatorWatcher):
         return names[0]
 
     def _constant(self, value: Tensor) -> str:
-        if value.dtype not in (torch.float32, torch.float64, torch.int64):
+        if value.dtype not in (torch.float32, torch.float64, torch.int64, torch.bool):
             raise self.refusal(f"a constant of {value.dtype}")
         if value.numel() > 1 << 16:
             raise UserError(
@@ -158,25 +171,56 @@ class Trace(OperatorWatcher):
         )  # also -inf of masks
         name = self._fresh()
         self.constants[name] = ConstantRecord(shape=list(value.shape), numbers=finite)
+        self.whole |= {name} if whole else set()
         return name
 
     def _fresh(self) -> str:
-        self._made += 1
-        return f"%{self._made}"
+        self.made += 1
+        return f"%{self.made}"
 
 
 def _merged(first: StepRecord, second: StepRecord) -> StepRecord:
-    """One step for any number of samples: a size that differs is worked out from the others."""
+    """One step for any number of samples: a size that differs is worked out from the others, or is their number."""
     if first.settings == second.settings:
         return first
     sizes, others = first.settings.get("shape"), second.settings.get("shape")
-    differing = []
-    if first.op == "Reshape" and isinstance(sizes, list) and isinstance(others, list) and len(sizes) == len(others):
-        differing = [place for place, two in enumerate(zip(sizes, others, strict=True)) if two[0] != two[1]]
-    if not isinstance(sizes, list) or len(differing) != 1:
-        raise UserError(f"the net cannot be bundled: its step '{first.op}' depends on the number of samples")
-    shape = [-1 if place in differing else size for place, size in enumerate(sizes)]
-    return first.model_copy(update={"settings": {"shape": shape}})
+    shape = _open(sizes, others) if isinstance(sizes, list) and isinstance(others, list) else []
+    if first.op == "Reshape" and shape.count(-1) == 1:
+        return first.model_copy(update={"settings": {"shape": shape}})
+    if first.op == "Expand" and shape.count(-1) == 1 and sizes == _closed(shape, SAMPLES[0]):
+        return first.model_copy(update={"op": "Spread", "takes": [*first.takes, SAMPLE], "settings": {"shape": shape}})
+    raise UserError(f"the net cannot be bundled: its step '{first.op}' depends on the number of samples")
+
+
+def _open(sizes: Sequence[int], others: Sequence[int]) -> list[int]:
+    """The sizes that two have in common, and -1 for others."""
+    alike = len(sizes) == len(others)
+    return [one if one == two else -1 for one, two in zip(sizes, others, strict=True)] if alike else []
+
+
+def _closed(shape: Sequence[int], size: int) -> list[int]:
+    return [size if side == -1 else side for side in shape]
+
+
+def _one_for_all(first: Trace, second: Trace) -> tuple[dict[str, ConstantRecord], list[StepRecord]]:
+    """Constants for any number of samples: what is the same for each of them is kept once, and spread over them."""
+    constants, spreads = dict(first.constants), []
+    for place, (name, one) in enumerate(first.constants.items()):
+        other = second.constants[name]
+        if one == other:
+            continue
+        shape = _open(one.shape, other.shape)
+        if shape.count(-1) != 1 or one.shape != _closed(shape, SAMPLES[0]):
+            raise UserError(OTHERWISE)
+        few, many = (np.array(each.numbers).reshape(each.shape) for each in (one, other))
+        single = few.take([0], shape.index(-1))
+        if one.whole or not all((values == single).all() for values in (few, many)):
+            raise UserError(OTHERWISE)
+        spare = f"%{first.made + place + 1}"
+        constants[spare] = ConstantRecord(shape=list(single.shape), numbers=single.flatten().tolist())
+        del constants[name]
+        spreads.append(StepRecord(op="Spread", takes=[spare, SAMPLE], gives=[name], settings={"shape": shape}))
+    return constants, spreads
 
 
 def _needed(steps: Sequence[StepRecord], answer: str) -> set[str]:

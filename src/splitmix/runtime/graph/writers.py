@@ -2,29 +2,28 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 LARGE = 3e38  # where there is no bound
 Write = Callable[..., None]
 WRITERS: dict[str, Write] = {}
 
 
-def _writes(*names: str) -> Callable[[Write], Write]:
+def writes_in(table: dict[str, Write], *names: str) -> Callable[[Write], Write]:
+    """Puts a writer into a table, under the names of PyTorch's operators."""
+
     def registered(write: Write) -> Write:
-        WRITERS.update(dict.fromkeys(names, write))
+        table.update(dict.fromkeys(names, write))
         return write
 
     return registered
 
 
-def _pairs(value: Any, axes: int) -> list[int]:
-    """A setting for each axis, where PyTorch may leave some out."""
-    given = [value] if isinstance(value, int) else list(value)
-    return given * axes if len(given) == 1 else given
+_writes = partial(writes_in, WRITERS)
 
 
 # --- one number at a time ---
@@ -94,6 +93,13 @@ def _softmax(op: str) -> Write:
 WRITERS |= {"_softmax": _softmax("Softmax"), "_log_softmax": _softmax("LogSoftmax")}
 
 
+@_writes("_safe_softmax")
+def _safe_softmax(to: Any, out: Tensor, x: Tensor, axis: int, half: Any = None) -> None:
+    """Zeros where all is masked."""
+    there = to.step("Greater", [to.step("ReduceMax", [x], axes=[axis % x.dim()], keepdims=1), -LARGE / 2])
+    to.call(to.step("Mul", [to.step("Softmax", [x], axis=axis), there]), out)
+
+
 # --- two values ---
 
 
@@ -102,6 +108,12 @@ def _sum(op: str) -> Write:
         to.call(to.step(op, [a, b if alpha == 1 else to.step("Mul", [b, float(alpha)])]), out)
 
     return write
+
+
+@_writes("glu")
+def _glu(to: Any, out: Tensor, x: Tensor, axis: int = -1) -> None:
+    one, other = to.step("Split", [x], 2, axis=axis % x.dim(), sizes=[out.shape[axis]] * 2)
+    to.call(to.step("Mul", [one, to.step("Sigmoid", [other])]), out)
 
 
 WRITERS |= {"add": _sum("Add"), "sub": _sum("Sub")}
@@ -152,69 +164,6 @@ def _embedding(to: Any, out: Tensor, weight: Tensor, places: Tensor, *more: Any,
     to.call(to.step("Gather", [weight, places], axis=0), out)
 
 
-# --- windows ---
-
-
-@_writes("convolution")
-def _conv(
-    to: Any,
-    out: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> None:
-    if transposed:
-        raise to.refusal("a transposed convolution")
-    axes, kernel = x.dim() - 2, weight.shape[-(x.dim() - 2) :]
-    windows = {"strides": _pairs(stride, axes), "pads": _pairs(padding, axes) * 2, "dilations": _pairs(dilation, axes)}
-    given = [x, weight] if bias is None else [x, weight, bias]
-    to.call(to.step("Conv", given, kernel_shape=kernel, group=groups, **windows), out)
-
-
-@_writes("max_pool2d_with_indices", "max_pool2d", "mkldnn_max_pool2d")
-def _max_pool(
-    to: Any, out: Any, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
-) -> None:
-    if ceil:
-        raise to.refusal("max_pool2d with ceil_mode")
-    axes = x.dim() - 2
-    windows = {"strides": _pairs(stride or kernel, axes), "pads": _pairs(padding, axes) * 2}
-    made = to.step("MaxPool", [x], kernel_shape=_pairs(kernel, axes), dilations=_pairs(dilation, axes), **windows)
-    to.call(made, out if isinstance(out, Tensor) else out[0])
-
-
-@_writes("avg_pool2d", "avg_pool1d")
-def _average_pool(
-    to: Any, out: Tensor, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> None:  # fmt: skip
-    if ceil or divisor_override:
-        raise to.refusal("avg_pool2d with ceil_mode or a divisor")
-    axes = x.dim() - 2
-    windows = {"strides": _pairs(stride or kernel, axes), "pads": _pairs(padding, axes) * 2}
-    kernel = _pairs(kernel, axes)
-    to.call(to.step("AveragePool", [x], kernel_shape=kernel, count_include_pad=int(count_include_pad), **windows), out)
-
-
-@_writes("_adaptive_avg_pool2d")
-def _adaptive_pool(to: Any, out: Tensor, x: Tensor, size: Sequence[int]) -> None:
-    """Means over windows that may overlap: a product with a fixed matrix along the height, and one along the width."""
-    rows, columns = (_means(side, wanted) for side, wanted in zip(x.shape[2:], size, strict=True))
-    to.call(to.step("MatMul", [to.step("MatMul", [rows, x]), columns.t().contiguous()]), out)
-
-
-def _means(inputs: int, outputs: int) -> Tensor:
-    """The matrix (output, input) of the means that adaptive pooling takes along one axis."""
-    with torch.utils._python_dispatch._disable_current_modes():
-        return F.adaptive_avg_pool1d(torch.eye(inputs).unsqueeze(0), outputs)[0].t().contiguous()
-
-
 # --- norms ---
 
 
@@ -260,6 +209,49 @@ for _theirs, _ours in {"mean": "ReduceMean", "sum": "ReduceSum", "amax": "Reduce
     WRITERS[_theirs] = _reduced(_ours)
 
 
+@_writes("max", "min")
+def _extreme(to: Any, out: Any, x: Tensor, axis: int, keepdim: bool = False) -> None:
+    """The largest along an axis; where it stands is not known on a device."""
+    op = "ReduceMax" if to.func._overloadpacket.__name__ == "max" else "ReduceMin"
+    to.call(to.step(op, [x], axes=[axis % x.dim()], keepdims=int(keepdim)), out[0])
+
+
+@_writes("linalg_vector_norm")
+def _length(to: Any, out: Tensor, x: Tensor, order: float = 2, axes: Any = None, keepdim: bool = False) -> None:
+    if order != 2:
+        raise to.refusal(f"a norm of order {order}")
+    places = sorted(axis % x.dim() for axis in axes or range(x.dim()))
+    squares = to.step("ReduceSum", [to.step("Mul", [x, x])], axes=places, keepdims=int(keepdim))
+    to.call(to.step("Sqrt", [squares]), out)
+
+
+# --- what holds: 1 where it does, 0 where not ---
+
+
+def _compares(op: str, *, otherwise: bool = False) -> Write:
+    def write(to: Any, out: Tensor, a: Any, b: Any) -> None:
+        if not isinstance(b, Tensor) and to.name(a) in to.whole:
+            b = torch.tensor(int(b)) if b == int(b) else b
+        found = to.step(op, [a, b])
+        to.call(to.step("Sub", [1.0, found]) if otherwise else found, out)
+
+    return write
+
+
+WRITERS |= {
+    **{"eq": _compares("Equal"), "ne": _compares("Equal", otherwise=True)},
+    **{"gt": _compares("Greater"), "le": _compares("Greater", otherwise=True)},
+    **{"lt": _compares("Less"), "ge": _compares("Less", otherwise=True)},
+    "logical_not": lambda to, out, x: to.call(to.step("Sub", [1.0, x]), out),
+    "where": lambda to, out, holds, a, b: to.call(to.step("Where", [holds, a, b]), out),
+    "masked_fill": lambda to, out, x, holds, value: to.call(to.step("Where", [holds, value, x]), out),
+}
+for _names, _ours in (("logical_and", "bitwise_and"), "Mul"), (("logical_or", "bitwise_or"), "Max"):
+    for _theirs in _names:
+        WRITERS[_theirs] = lambda to, out, a, b, _op=_ours: to.call(to.step(_op, [a, b]), out)
+WRITERS["bitwise_not"] = WRITERS["logical_not"]  # of what holds; other whole numbers are refused
+
+
 # --- shapes ---
 
 
@@ -285,6 +277,14 @@ def _expand(to: Any, out: Tensor, x: Tensor, *settings: Any, **more: Any) -> Non
     to.call(to.step("Expand", [x], shape=out.shape), out)
 
 
+@_writes("repeat")
+def _repeat(to: Any, out: Tensor, x: Tensor, times: Sequence[int]) -> None:
+    sides = (1,) * (len(times) - x.dim()) + tuple(x.shape)
+    if any(side > 1 < count for side, count in zip(sides, times, strict=True)):
+        raise to.refusal("repeat of more than single entries")
+    to.call(to.step("Expand", [x], shape=out.shape), out)
+
+
 @_writes("cat")
 def _cat(to: Any, out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> None:
     to.call(to.step("Concat", parts, axis=axis), out)
@@ -297,11 +297,10 @@ def _stack(to: Any, out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> None
     to.call(to.step("Concat", rows, axis=place), out)
 
 
-@_writes("split", "split_with_sizes", "chunk", "unbind")
+@_writes("split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_chunk")
 def _split(to: Any, out: Sequence[Tensor], x: Tensor, *settings: Any, **more: Any) -> None:
-    axes = settings[-1] if len(settings) > 1 or out[0].dim() < x.dim() else more.get("dim", 0)
-    axis = (axes if isinstance(axes, int) else 0) % x.dim()
     flat = out[0].dim() < x.dim()  # unbind drops the axis
+    axis = more.get("dim", settings[-1] if len(settings) > (not flat) else 0) % x.dim()
     sizes = [1 if flat else part.shape[axis] for part in out]
     names = to.step("Split", [x], len(out), axis=axis, sizes=sizes)
     for name, part in zip([names] if len(out) == 1 else names, out, strict=True):
