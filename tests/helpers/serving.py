@@ -24,7 +24,7 @@ from splitmix.serve.app import make_app
 from splitmix.serve.limits import ServerLimits
 from splitmix.serve.server import address_of, bind, make_server
 
-HANGS = 600  # seconds until something is taken to hang; a busy machine is no failure
+HANGS = 1200  # seconds until something is taken to hang; a busy machine is no failure
 ONCE = {
     "timeout": HANGS,
     "verify": False,

@@ -86,7 +86,7 @@ def whole_files(folder):
 
 def test_a_run_killed_again_and_again_ends_with_the_same_weights(own, whole, tmp_path):
     expected, folder, pipes = told(whole()), tmp_path / "run", []  # the whole run first: all imports are then done
-    with within(600):
+    with within(1200):
         for i, moment in enumerate(MOMENTS):  # the next one starts at once, while workers may still be there
             assert ended(own, folder, moment, signal.SIGKILL, 1 + i % 2, pipes) == -signal.SIGKILL, moment
             whole_files(folder)
@@ -100,7 +100,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights(own, whole, tmp
 
 def test_an_interrupted_run_says_how_to_go_on(own, whole, tmp_path):
     folder, pipes = tmp_path / "run", []
-    with within(600):
+    with within(1200):
         assert ended(own, folder, ("open", "metrics.jsonl", 7), signal.SIGINT, 2, pipes) == 130
         all_gone(pipes)
     assert (tmp_path / "log.txt").read_text().endswith("splitmix: stopped; go on with --resume\n")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.bundles import random_bundle
+from helpers.commands import OPTIONS
 from helpers.serving import get, serving
 from splitmix.cli import main
 from splitmix.core.errors import UserError
@@ -91,10 +92,10 @@ def test_features_have_no_examples():
 
 
 @pytest.mark.slow
-def test_the_command_puts_them_into_a_bundle_and_the_server_shows_them(tmp_path, capsys):
-    main(["train", "mini", "-o", "rounds=1", "-o", "clients=4", "--out", str(tmp_path / "run"), "--workers", "1"])
+def test_the_command_puts_them_into_a_bundle_and_the_server_shows_them(own, tmp_path, capsys):
+    main(["train", own, *OPTIONS, "-o", "rounds=1", "--out", str(tmp_path / "run"), "--workers", "1"])
     main(["bundle", str(tmp_path / "run"), "--examples", "2"])
     capsys.readouterr()
     with serving(tmp_path / "run.bundle") as address:
         rows = get(address, "/api/examples").json()["rows"]
-    assert [(row["name"], len(row["pictures"])) for row in rows] == [(n, 20) for n in ("pen", "photo", "print", "sign")]
+    assert [(row["name"], len(row["pictures"])) for row in rows] == [("north", 6), ("south", 6)]  # of three classes

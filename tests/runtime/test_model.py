@@ -110,7 +110,7 @@ def test_threads_do_not_see_each_others_dials(model):
     x = images(4)
     expected = {dial: model(x, *dial) for dial in DIALS}
 
-    together = Barrier(8, timeout=600)
+    together = Barrier(8, timeout=1200)
 
     def work(number):
         width, robust = dial = DIALS[number % len(DIALS)]

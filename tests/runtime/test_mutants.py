@@ -138,7 +138,7 @@ def answer(path, **settings):
 def test_a_thousand_mutants(whole, tmp_path):
     rng, votes, before = random.Random(0), answer(whole), set(sys.modules)
     outcomes = {"refused": 0, "same": 0, "other": 0}
-    with within(1800):
+    with within(1200):
         for number in range(COUNT):
             folder = shutil.copytree(whole, tmp_path / "mutant")
             mutate = rng.choice(BLIND + FORGED * 2)

@@ -18,7 +18,8 @@ from splitmix.runtime.bundle import packaged
 
 pytest.importorskip("fastapi", reason='serving is not installed; pip install "splitmix[serve]"')
 pytest.importorskip("onnxruntime", reason='ONNX Runtime is not installed; pip install "splitmix[onnx]"')
-HANGS = 120  # seconds
+HANGS = 1200  # seconds
+pytestmark = pytest.mark.slow  # processes
 
 WITHOUT = """
 import sys
