@@ -199,7 +199,7 @@ def test_plan_and_probe_on_the_command_line(bundle, capsys):
 
 
 @pytest.mark.slow
-def test_calibrate_on_the_command_line(bundle, tmp_path, capsys):
+def test_what_was_calibrated_on_the_command_line_is_served(bundle, tmp_path, capsys, monkeypatch):
     from PIL import Image
 
     device = shutil.copytree(bundle.path, tmp_path / "device")
@@ -213,6 +213,11 @@ def test_calibrate_on_the_command_line(bundle, tmp_path, capsys):
     calibrated = Model.load(device, calibration=True)
     assert calibrated.calibration.images == 20
     assert not torch.equal(calibrated(x), Model.load(device)(x))
+    monkeypatch.setattr("splitmix.serve.server.serve_until_stopped", lambda *_: None)
+    monkeypatch.setattr("splitmix.serve.app.make_app", lambda model, **_: served.append(model))
+    served = []
+    main(["serve", str(device), "--port", "0", "--calibration", str(device / "calibration.safetensors")])
+    assert torch.equal(served[0](x), calibrated(x))
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,8 @@ def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | Non
     model.calibrate(images)
     file = model.save_calibration(out)
     given = "calibration=True" if out is None else f"calibration={str(file)!r}"
-    say(f"Calibrated on {len(images)} images: {file}; use it by Model.load({str(bundle)!r}, {given})")
+    use = f"use it by Model.load({str(bundle)!r}, {given}), or splitmix serve {bundle} --calibration {file}"
+    say(f"Calibrated on {len(images)} images: {file}; {use}")
 
 
 def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> None:

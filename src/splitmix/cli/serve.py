@@ -23,6 +23,7 @@ def serve(
     threads: int | None = None,
     batch: int = 32,
     allow_host: tuple[str, ...] = (),
+    calibration: Path | None = None,
 ) -> None:
     """Serve a bundle: a page at / to turn width and robustness on, and an HTTP interface, described at /docs.
 
@@ -52,6 +53,8 @@ def serve(
     allow_host
         Name under which others may ask for it, such as box.lan; may be given again. localhost and the like, and the
         address of --host, are always allowed.
+    calibration
+        Take the norm statistics from this file of `splitmix calibrate`.
     """
     try:  # what serving needs is optional
         from splitmix.serve.app import make_app
@@ -69,7 +72,7 @@ def serve(
     if not 1 <= batch <= 1024:
         raise UserError(f"--batch {batch} cannot be; give a number from 1 to 1024")
     folder = bundle or packaged()
-    model = Model.load(folder)
+    model = Model.load(folder, calibration=calibration or False)
     limits = ServerLimits(rate=rate, threads=threads or os.cpu_count() or 1, batch=batch)
     with bind(host, port) as listening:
         hosts = (*allow_host, *own_names(listening))
