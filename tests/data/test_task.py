@@ -1,6 +1,7 @@
 """Tasks: pooling, checking and dealing, and domains from files."""
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from splitmix.data.domain import Domain, make_domain
 from splitmix.data.folder import data_root, read_folder
 from splitmix.data.partition import PARTITIONERS, Classes, Dirichlet
 from splitmix.data.task import describe_task, make_task, task_from_arrays
+from splitmix.data.tasks import TASKS, find_task
 
 
 def domain(name="a", rows=100, tests=40, classes=4, shape=(2, 2, 1)):
@@ -23,6 +25,15 @@ def domain(name="a", rows=100, tests=40, classes=4, shape=(2, 2, 1)):
 
 def pair():
     return [domain("a"), domain("b", rows=120)]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_listed_task_deals_images_of_its_classes_to_clients_or_says_what_it_lacks(name, tmp_path):
+    lack = pytest.raises(UserError, match=r"(?s)data is missing under .*prepare|train on them with --engine flower")
+    with nullcontext() if name == "mini" else lack:
+        task = find_task(name, root=tmp_path)
+        assert all(len(shard.train) and len(shard.test) for shard in task.shards)
+        assert set(task.train.labels.tolist()) == set(range(task.classes))
 
 
 @pytest.mark.parametrize("name", PARTITIONERS)
