@@ -51,12 +51,15 @@ class Program:
     needs: tuple[str, ...] | None = None
     launcher: tuple[str, ...] = ()
     threads: int = 0  # of each process; 0: as many as there are cores
+    settings: tuple[str, ...] = ()
 
 
 CORES = default_workers()
 RUN = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}")
+NATIVE = "splitmix, native kernels"
 PROGRAMS = {
     "splitmix": Program("by_us"),
+    NATIVE: Program("by_us", settings=("native",)),
     "pfl-research": Program("by_pfl", ("pfl[pytorch]==0.6.0",)),
     "pfl-research, a process per core": Program("by_pfl", ("pfl[pytorch]==0.6.0",), RUN, threads=1),
     "Flower's simulation": Program("by_flower", ("flwr[simulation]==1.41.0",), threads=1),
@@ -75,7 +78,7 @@ PROGRAMS = {
     ),
     "the paper's loop": Program("by_paper"),
 }
-OTHERS = tuple(name for name in PROGRAMS if name not in ("splitmix", "the paper's loop"))
+OTHERS = tuple(name for name in PROGRAMS if name not in ("splitmix", NATIVE, "the paper's loop"))
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,15 @@ def substitute(side: int, rows: int) -> Domain:
 
 
 CIFAR = Setting("CNN of pfl-research's CIFAR-10 benchmark", "simple_cnn", "1", cifar10, 200, 50, 50, 10)
-DIGIT = Setting("Digit net of width 1/8, FedAvg", "digit", "1/8", digits, 100, 111, 50, 32)
-SPLIT = {"momentum": 0.9, "weight_decay": 5e-4, "bases": 8, "peers": ("the paper's loop",)}
+WITH_NATIVE = (NATIVE, *OTHERS)
+DIGIT = Setting("Digit net of width 1/8, FedAvg", "digit", "1/8", digits, 100, 111, 50, 32, peers=WITH_NATIVE)
+SPLIT = {"momentum": 0.9, "weight_decay": 5e-4, "bases": 8, "peers": (NATIVE, "the paper's loop")}
+PLAIN = {**SPLIT, "peers": ("the paper's loop",)}
 WORKS = {
     "cifar10": CIFAR,
     "digit": DIGIT,
     "splitmix-digit": Setting("Split-Mix, Digit net", "digit", "1/8", digits, 50, 111, 50, 32, **SPLIT),  # type: ignore[arg-type]
-    "splitmix-preresnet18": Setting("Split-Mix, PreResNet18", "preresnet18", "1/8", cifar10, 8, 450, 8, 128, **SPLIT),  # type: ignore[arg-type]
+    "splitmix-preresnet18": Setting("Split-Mix, PreResNet18", "preresnet18", "1/8", cifar10, 8, 450, 8, 128, **PLAIN),  # type: ignore[arg-type]
 }
 
 
@@ -211,7 +216,7 @@ def started(program: Program, python: Path, work: Path, log: Path) -> Iterator[P
         environment["OMP_NUM_THREADS"] = str(program.threads)
     paths = [str(HERE), *([str(HERE.parent / "src")] if program.needs is None else [])]
     environment |= {"PYTHONPATH": os.pathsep.join(paths), "PEER_WORK": str(work)}
-    command = [str(python), *program.launcher, str(HERE / "peers" / f"{program.name}.py"), str(work)]
+    command = [str(python), *program.launcher, str(HERE / "peers" / f"{program.name}.py"), str(work), *program.settings]
     with log.open("w") as errors:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
         process = subprocess.Popen(command, text=True, env=environment, cwd=log.parent, **pipes)

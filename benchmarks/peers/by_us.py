@@ -1,6 +1,7 @@
-"""Splitmix: a process per core."""
+"""Splitmix: a process per core, with PyTorch's layers or with native kernels."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from splitmix.engines.simulator import Simulator, default_workers
 from splitmix.methods.bases import SplitMix
 from splitmix.methods.nested import FedAvg
 from splitmix.nets import NETS
+from splitmix.nets.native.library import library
+from splitmix.nets.native.stages import NativeStages
 from splitmix.objectives.losses import Plain
 
 BUDGETS = "1/8 1/4 1/2 1"
@@ -41,7 +44,11 @@ def clients_of(work: Work) -> TaskClients:
 def main() -> None:
     work = Work.read(sys.argv[1])
     method = SplitMix() if work.parts else FedAvg(Width(work.width))
-    net = Net(NETS[work.net] if work.net in NETS else lambda width: work.fresh())
+    build = NETS[work.net] if work.net in NETS else lambda width: work.fresh()
+    if "native" in sys.argv[2:]:
+        library()
+        build = partial(build, stages=NativeStages())
+    net = Net(build)
     names = net.init(method.layout, 0)  # ours go by other names than a plain net's, in the same order
     starts = [list(base.values()) for base in work.start]
     weights = {name: torch.stack([start[i] for start in starts]) for i, name in enumerate(names)}

@@ -44,6 +44,7 @@ OTHER = {  # a value for each key that differs from its default
     "statistics": "chosen",
     "mix": "fitted",
     "precision": "mixed",
+    "kernels": "native",
     "server": "momentum",
     "average": 0.2,
     "cohort": 3,

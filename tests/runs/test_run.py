@@ -20,7 +20,7 @@ from splitmix.runs.folder import RunFolder, weights_sha256
 from splitmix.runs.measure.evaluate import evaluate_run, open_run
 from splitmix.runs.records import read_metrics, read_result, write_record
 from splitmix.runs.run import train_rounds
-from splitmix.runs.setup import set_up
+from splitmix.runs.setup import make_build, set_up
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -204,3 +204,9 @@ def test_the_order_of_bases_is_natural_by_validation_or_greedy(own, whole):
         assert order != "natural" or bases == (0, 1, 2, 3)
         assert order != "greedy" or list(bases) == read_result(whole())["bases"]
     assert first["greedy"] == first["validation"] > first["natural"]
+
+
+@pytest.mark.parametrize("net", ["preresnet18", "helpers.toys:Tiny"])
+def test_native_kernels_for_a_net_that_has_none_are_refused(net):
+    with pytest.raises(UserError, match=f"no native kernels for a net {net}, only for digit; use kernels = 'torch'"):
+        make_build(make_config({"net": net, "kernels": "native"}), net, 10)

@@ -4,7 +4,6 @@ from fractions import Fraction
 from typing import ClassVar
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from splitmix.nets.layers import Conv, Linear, MakeNorm, ScaledNet, scaled
 
@@ -15,6 +14,7 @@ class Digit(ScaledNet):
     blocks: ClassVar = {"fc1.weight": 49}  # the last feature map is 7x7
     behind: ClassVar = {"norm1": "conv1", "norm2": "conv2", "norm3": "conv3", "norm4": "fc1", "norm5": "fc2"}
     image = (28, 28, 3)
+    staged = True
 
     def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:
         c1, c2, c3, f1, f2 = (scaled(c, width) for c in (64, 64, 128, 2048, 512))
@@ -26,10 +26,9 @@ class Digit(ScaledNet):
         self.fc3 = Linear(f2, classes)
 
     def forward(self, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
-        # pooling before the ReLU gives the same values and a quarter of its work
-        x = F.relu_(F.max_pool2d(self.norm1(self.conv1(x), robust), 2))
-        x = F.relu_(F.max_pool2d(self.norm2(self.conv2(x), robust), 2))
-        x = F.relu_(self.norm3(self.conv3(x), robust))
-        x = F.relu_(self.norm4(self.fc1(x.flatten(1)), robust))
-        x = F.relu_(self.norm5(self.fc2(x), robust))
+        x = self.stages.conv(x, self.conv1, self.norm1, robust, pool=True)
+        x = self.stages.conv(x, self.conv2, self.norm2, robust, pool=True)
+        x = self.stages.conv(x, self.conv3, self.norm3, robust)
+        x = self.stages.linear(x.flatten(1), self.fc1, self.norm4, robust)
+        x = self.stages.linear(x, self.fc2, self.norm5, robust)
         return self.fc3(x)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from splitmix.core.types import Weights
 from splitmix.core.width import parse_dial
 from splitmix.nets.images import FEW, OwnImages
+from splitmix.nets.stages import Stages
 
 
 class Conv(nn.Module):
@@ -163,6 +164,7 @@ class ScaledNet(nn.Module):
     stackable = True
     blocks: ClassVar[Mapping[str, int]] = {}  # inputs of a channel, behind a flattened map
     behind: ClassVar[Mapping[str, str]] = {}  # norms that see what one layer gives, and nothing else; and that layer
+    staged = False  # whether its layers are called in stages, which others may take the place of
 
     def __init__(
         self,
@@ -172,8 +174,10 @@ class ScaledNet(nn.Module):
         dual: bool = False,
         film: bool = False,
         rescale_layers: Rescale = True,
+        stages: Stages | None = None,
     ) -> None:
         super().__init__()
+        self.stages = stages or Stages()
         self.make_layers(width, classes, norms(width, rescale_layers, dual=dual, film=film))
 
     def make_layers(self, width: Fraction, classes: int, norm: MakeNorm) -> None:

@@ -70,6 +70,7 @@ class Config(BaseModel):
     precision: Literal["full", "mixed"] = Field(
         "full", description="of local training; mixed computes in bfloat16 where that is safe, for GPUs"
     )
+    kernels: Literal["torch", "native"] = Field("torch", description="native: digit trains in C, compiled here by cc")
     server: str | dict[str, Any] = Field(
         "mean", description="how the server steps: mean, momentum, adam, or {name=..., its own settings}"
     )
@@ -101,8 +102,7 @@ class Config(BaseModel):
     )
     rescale_init: bool = Field(True, description="start narrow nets like a slice of the full one")
     rescale_layers: bool | Literal["released"] = Field(
-        True,
-        description="divide layer outputs by the width before each norm; released: in training only",
+        True, description="divide layer outputs by the width before each norm; released: in training only"
     )
     eval_every: int = Field(5, ge=1, description="rounds between validations; the best round is kept")
     eval_batch: int = Field(128, ge=2, description="images in a batch when scoring and calibrating")
@@ -166,6 +166,7 @@ BEFORE: dict[str, object] = {
     "clip": 0.0,
     "max_samples": None,
     "precision": "full",
+    "kernels": "torch",
     "server": "mean",
     "average": 0.0,
     "norm_rate": 1.0,

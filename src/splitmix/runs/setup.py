@@ -27,6 +27,8 @@ from splitmix.methods import find_method
 from splitmix.methods.optimizers import find_optimizer, find_server
 from splitmix.methods.privacy import check_private, find_privacy
 from splitmix.nets import find_net
+from splitmix.nets.native.library import library
+from splitmix.nets.native.stages import NativeStages
 from splitmix.nets.slim import Slim
 from splitmix.nets.swap import Swap, stacked_net
 from splitmix.nets.trace import channels_roll, rescaled_names, trace
@@ -120,6 +122,8 @@ class Setup:
 
     def engine(self, workers: int, device: str = "cpu", stopwatch: Stopwatch | None = None) -> Simulator:
         layout, clients = self.method.layout, self.clients(device)
+        if self.config.kernels == "native":
+            library()  # compiled before there are workers; and who cannot is told at once
         return Simulator(self.net, layout, clients, self.objective, workers, device, stopwatch=stopwatch)
 
     def fresh_weights(self) -> Weights:
@@ -148,6 +152,8 @@ def set_up(
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
     own = build is not None or ":" in (config.net or task.net)
+    if build is not None and config.kernels == "native":
+        check_staged(build, "of your own")
     build = build or make_build(config, net_name(config, task), task.classes)
     build = with_needs(build.on(samples_of(task, 2)) if isinstance(build, Slim) else build, given.needs)
     check_norm(config.norm, method, given, setting.budgets)
@@ -176,11 +182,20 @@ def make_build(config: Config, name: str, classes: int) -> Build:
     """The named net with what it takes of these: a user's own may take the width alone."""
     net = find_net(name)
     offered: dict[str, object] = {"classes": classes, "rescale_layers": config.rescale_layers}
+    if config.kernels == "native":
+        check_staged(net, name)
+        offered["stages"] = NativeStages()
     takes = signature(net).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
         return partial(net, **offered)
     taken = {key: value for key, value in offered.items() if key in takes}
     return partial(net, **taken) if taken else net
+
+
+def check_staged(net: object, name: str) -> None:
+    """Refuse native kernels for a net that has none: not one of ours that is made of stages, given by its name."""
+    if not getattr(net, "staged", False):
+        raise UserError(f"there are no native kernels for a net {name}, only for digit; use kernels = 'torch'")
 
 
 def with_needs(build: Build, needs: Mapping[str, bool]) -> Build:
