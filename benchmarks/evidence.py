@@ -37,8 +37,7 @@ def main() -> None:
     match sys.argv[1:]:
         case ["--add", name, *folders]:
             new = [row for folder in map(Path, folders) for row in rows_of(folder)]
-            known = read_rows(name) if path_of(name).exists() else []
-            write_rows(name, [*known, *({"study": name, **row} for row in new)])
+            write_rows(name, [*read_rows(name), *({"study": name, **row} for row in new)])
         case names:
             for name in names or page_names():
                 write_page(name)
@@ -49,7 +48,8 @@ def path_of(name: str) -> Path:
 
 
 def read_rows(name: str) -> list[Row]:
-    return [json.loads(line) for line in path_of(name).read_text().splitlines()]
+    """The rows of a study; of one that has none yet, none."""
+    return [json.loads(line) for line in path_of(name).read_text().splitlines()] if path_of(name).exists() else []
 
 
 def write_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence import Row, path_of, read_rows, rows_of, write_page, write_rows
+from evidence import Row, read_rows, rows_of, write_page, write_rows
 
 from splitmix.compare.suite import Suite, SuiteRun, Workshop
 from splitmix.runs.config import Config, make_config
@@ -72,7 +72,7 @@ class LeverRun(SuiteRun):
 
     @property
     def done(self) -> bool:
-        return self.config.digest() in {row["config"] for row in stored()}
+        return self.config.digest() in {row["config"] for row in read_rows(NAME)}
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
     waiting = [run for run in planned(given.out) if given.only in run.label and not run.done]
     for run in Suite(waiting, workshop):
         new = [{"study": NAME, "part": run.part, **row} for row in with_validation(run.folder)]
-        write_rows(NAME, [*stored(), *new])
+        write_rows(NAME, [*read_rows(NAME), *new])
         write_page(NAME)
 
 
@@ -108,10 +108,6 @@ def planned(out: Path) -> list[LeverRun]:
         for seed in SEEDS
         for folder in [f"{task}-{name.lower().replace(', ', '-').replace(' ', '-').replace('/', '-')}-{seed}"]
     ]
-
-
-def stored() -> list[Row]:
-    return read_rows(NAME) if path_of(NAME).exists() else []
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from evidence import Row, path_of, publish, read_rows
+from evidence import Row, publish, read_rows
 from torch import Tensor
 
 from splitmix.core.parts import cut
@@ -140,8 +140,7 @@ def main() -> None:
     for text in sys.argv[1:] or CASES:
         for row in measured(*text.split(":")):
             case = {key: row[key] for key in ("attack", "guard", "who", "seed")}
-            known = read_rows("trust") if path_of("trust").exists() else []
-            publish("trust", [*(old for old in known if {key: old[key] for key in case} != case), row])
+            publish("trust", [*(old for old in read_rows("trust") if {key: old[key] for key in case} != case), row])
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ from helpers.toys import (
     ToyClients,
     bases,
     to_bytes,
-    toy_federation,
-    toy_run,
     toy_simulator,
     toy_weights,
     within,
@@ -84,14 +82,6 @@ def pool(two_workers):
     """A simulator with two workers; its clients have kept nothing yet."""
     two_workers.own_norms.clear()
     return two_workers
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("local_norms", [False, True])
-def test_the_number_of_workers_changes_nothing(local_norms):
-    how = toy_federation(rounds=2, cohort=None, local_norms=local_norms)
-    one, three = (to_bytes(toy_run(how, workers=workers)) for workers in (1, 3))
-    assert one == three
 
 
 def test_what_clients_keep_to_themselves_is_the_same_with_workers(pool):

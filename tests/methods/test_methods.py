@@ -151,13 +151,6 @@ def test_two_workers_give_the_same_bytes_as_one(method):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_any_round_as_if_it_had_not_stopped(method):
-    engine, kept = simulator(method), []
-    whole = trained(method, engine, on_round=lambda report: kept.append(report.weights))
-    assert to_bytes(trained(method, engine, weights=kept[0], start=1)) == to_bytes(whole)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*METHODS, {**LEVERS, "fork": 0}])  # two channels alone learn too little to fork
 def test_it_learns_a_task_from_end_to_end(name):
     """Chance is 1/3. The narrowest nets of a method may know less than its widest."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from helpers.runs import LEVERS
 from helpers.toys import ATOM, FULL, HALF, METHOD, Tiny, bases, to_bytes, toy_federation, toy_simulator, toy_weights
 from splitmix.core.batches import Optimizer
 from splitmix.core.errors import UserError
@@ -99,7 +100,7 @@ def test_the_mean_of_late_rounds_is_served_and_training_does_not_know_of_it():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, pytest.param(LEVERS, id="splitmix with levers")])
 def test_any_method_goes_on_from_any_round_as_if_it_had_not_stopped(name, server):
     method = find_method(name, SETTING)
     engine, reports = toy_simulator(objective=method.objective(toy_simulator().objective), layout=method.layout), []

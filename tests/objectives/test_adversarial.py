@@ -267,17 +267,6 @@ def test_each_batch_draws_a_lambda_from_the_clients_own_rng():
     assert 60 <= draws(1).count(0.2) / 2 <= 140  # listed twice: half of the batches, two passes each
 
 
-def test_the_attack_leaves_no_gradient_in_the_parameters():
-    x, y, net = *DATA.train.batch(torch.arange(8)), Net(FilmTiny)
-    weights = net.init(LAYOUT, seed=0, tracked=True)
-    leaves = {n: v.clone().requires_grad_(n in net.parameter_names(ATOM)) for n, v in weights.items()}
-    before = to_bytes({name: leaf.detach() for name, leaf in leaves.items()})
-    made = ATTACK(lambda images: net.run(ATOM, leaves, images, 0.3), x, y, torch.Generator())
-    assert made.shape == (4, *x.shape)
-    assert all(leaf.grad is None for leaf in leaves.values())
-    assert to_bytes({name: leaf.detach() for name, leaf in leaves.items()}) == before
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_norms_that_the_first_batch_does_not_reach_are_trained_by_later_ones(momentum):
     class InTurn(Objective):
