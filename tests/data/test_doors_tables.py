@@ -9,7 +9,6 @@ from torch import nn
 import splitmix
 from splitmix.core.errors import UserError
 from splitmix.data.doors import read, tables
-from splitmix.data.tasks import find_task
 
 HEAD = "width,height,label\n"
 
@@ -188,10 +187,25 @@ def test_a_table_trains_and_the_model_takes_rows_as_they_stand_in_it(tmp_path):
     assert model.result["scaling"]["columns"] == ["width", "height"]
 
 
-def test_features_need_a_net_of_ones_own(tmp_path):
-    assert find_task(str(write(tmp_path, rows(60))), settings={"clients": 2}).net == ""
-    with pytest.raises(UserError, match="there is no net in the table for features"):
-        splitmix.train(tmp_path / "trees.csv", clients=2)
+def test_a_table_is_trained_and_bundled_without_a_net_of_ones_own(tmp_path):
+    pytest.importorskip("onnxruntime", reason="graphs run on ONNX Runtime")
+    rng = np.random.default_rng(1)
+    lines = [f"{i % 2 + rng.normal(0, 0.1):.2f},{rng.random():.3f},{'ab'[i % 2]}\n" for i in range(120)]
+    quiet = {"budgets": "1/4 1", "atom": "1/4", "clients": 2, "workers": 1, "progress": False}
+    model = splitmix.train(write(tmp_path, lines), rounds=4, batch=16, **quiet)
+    device = model.bundle(tmp_path / "b")
+    assert (model.result["net"], model.result["stacked"], device.manifest.net.name) == ("mlp", "yes", "mlp")
+    assert device.predict([[0.0, 0.5], [1.0, 0.5]]).classes.tolist() == [0, 1]
+
+
+def test_signals_have_a_net_and_tokens_have_none(tmp_path):
+    pytest.importorskip("onnxruntime", reason="graphs run on ONNX Runtime")
+    rng, y = np.random.default_rng(0), np.arange(40) % 2
+    np.savez(tmp_path / "waves.npz", x=rng.standard_normal((40, 2, 9)) + y[:, None, None], y=y)
+    model = splitmix.train(tmp_path / "waves.npz", rounds=1, clients=2, workers=1, progress=False)
+    assert (model.result["net"], model.bundle(tmp_path / "b").image) == ("cnn1d", (2, 9))
+    with pytest.raises(UserError, match=r"no net in the table for tokens of shape \(9,\)"):
+        splitmix.train((rng.integers(0, 5, (40, 9)), y), data={"kind": "tokens"}, clients=2, progress=False)
 
 
 def test_a_hugging_face_data_set_of_numbers_reads_like_a_table():

@@ -12,7 +12,7 @@ from splitmix.core.net import Build
 from splitmix.data.task import Task
 from splitmix.data.tasks import check_task, own_name
 from splitmix.engines.simulator import default_workers
-from splitmix.nets import NETS
+from splitmix.nets import named_nets
 from splitmix.nets.slim import Slim
 from splitmix.runs.config import make_config, read_toml
 from splitmix.runs.finish import finish, stored_outcome
@@ -75,7 +75,7 @@ def load(
     path = Path(folder)
     read_result(path)  # first of all: it says what is wrong with a folder
     config = make_config(read_toml(path / "config.toml"), own=("task", "net"))
-    if build is None and config.net is not None and config.net not in NETS:
+    if build is None and config.net is not None and config.net not in named_nets():
         raise UserError(f"the net '{config.net}' of '{path}' is one of your own; give it again: load(..., build=build)")
     if task is None:
         _check_named(config.task, path)

@@ -13,7 +13,7 @@ from splitmix.core.width import Width, check_multiple, parse_width
 from splitmix.data.budgets import BUDGETS, parse_budgets
 from splitmix.data.tasks import TASKS
 from splitmix.methods import METHODS
-from splitmix.nets import NETS, find_net
+from splitmix.nets import find_net, named_nets
 from splitmix.report.pictures import budget_picture
 from splitmix.report.tables import Column
 from splitmix.runs.config import Config
@@ -53,7 +53,7 @@ def nets(*, as_json: Json = False) -> None:
     """
     rows = [
         {"net": name, "about": first_line(build), "image": "x".join(map(str, getattr(build, "image", ())))}
-        for name, build in NETS.items()
+        for name, build in named_nets().items()
     ]
     show_rows(
         "Nets", text_columns("net", "about", "image"), rows, as_json, "or your own build(width), as module:function"

@@ -80,9 +80,12 @@ def _read_domain(file: Path, how: Reading) -> Domain:
         raise UserError(f"{file}: {error}") from None
 
 
-def _with_channel(images: NDArray[Any], how: Reading) -> NDArray[Any]:
-    """Three axes are grey images, unless they are said to be something else."""
-    return images[..., None] if images.ndim == 3 and how.kind in (None, "image") else images
+def _with_channel(x: NDArray[Any], how: Reading) -> NDArray[Any]:
+    """Three axes are grey images, unless they are said to be something else, or have numbers that no pixel has."""
+    if x.ndim != 3 or how.kind not in (None, "image"):
+        return x
+    signal = how.kind is None and x.dtype.kind == "f" and x.size and not 0 <= x.min() <= x.max() <= 1
+    return x if signal else x[..., None]
 
 
 def _need_keys(file: Path, arrays: dict[str, NDArray[Any]], keys: Sequence[str]) -> None:

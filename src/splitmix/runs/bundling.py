@@ -174,7 +174,8 @@ def build_of(config: Config, name: str, outcome: Outcome, given: Build | None) -
     dual = any(".noisy." in entry for entry in outcome.weights)
     if name not in NETS and given is not None:
         return given
-    named = partial(make_build, config, name)
+    sample = tuple(outcome.result.get("image") or ())
+    named = partial(make_build, config, name, sample=sample)
     atom, takes = parse_width(config.atom), "classes" in signature(find_net(name)).parameters or name in NETS
     if not takes:
         return with_needs(named(1), {"dual": True} if dual else {})

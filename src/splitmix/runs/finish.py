@@ -28,7 +28,7 @@ from splitmix.runs.checks import samples_of
 from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
 from splitmix.runs.progress import Watcher
 from splitmix.runs.records import Result, StoredClient, StoredScaling, StoredScore, parse_record, write_record
-from splitmix.runs.setup import Setup
+from splitmix.runs.setup import Setup, usual_net
 
 NORM_TEXT = {
     "batch": "statistics of the test batch itself (batch average)",
@@ -85,7 +85,7 @@ def finish(
         "task": setup.task.name,
         "data": task_about(config.task),
         "method": config.method_name,
-        "net": config.net or setup.task.net,
+        "net": usual_net(config, setup.task),
         "atom": config.atom,
         "objective": config.objective if isinstance(config.objective, str) else config.objective["name"],
         "norm": config.norm,

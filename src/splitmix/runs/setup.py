@@ -26,7 +26,7 @@ from splitmix.engines.stopwatch import Stopwatch
 from splitmix.methods import find_method
 from splitmix.methods.optimizers import find_optimizer, find_server
 from splitmix.methods.privacy import check_private, find_privacy
-from splitmix.nets import find_net
+from splitmix.nets import NETS, USUAL, find_net
 from splitmix.nets.native.library import library
 from splitmix.nets.native.stages import NativeStages
 from splitmix.nets.slim import Slim
@@ -151,10 +151,10 @@ def set_up(
     setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed, config.rounds)
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
-    own = build is not None or ":" in (config.net or task.net)
+    own = build is not None or net_name(config, task) not in NETS
     if build is not None and config.kernels == "native":
         check_staged(build, "of your own")
-    build = build or make_build(config, net_name(config, task), task.classes)
+    build = build or make_build(config, net_name(config, task), task.classes, task.image)
     build = with_needs(build.on(samples_of(task, 2)) if isinstance(build, Slim) else build, given.needs)
     check_norm(config.norm, method, given, setting.budgets)
     check_attacks(given.trials, task)
@@ -168,17 +168,22 @@ def set_up(
     return setup
 
 
+def usual_net(config: Config, task: TaskFacts) -> str:
+    """The net that is named, that of the task, or the usual one for such samples; nothing where there is none."""
+    return config.net or task.net or USUAL.get((task.kind, len(task.image)), "")
+
+
 def net_name(config: Config, task: TaskFacts) -> str:
-    name = config.net or task.net
+    name = usual_net(config, task)
     if not name:
         raise UserError(
-            f"there is no net in the table for {task.kind} such as those of '{task.name}'; give one of your own, by "
-            "net=module:function or as the function build(width)"
+            f"there is no net in the table for {task.kind} of shape {task.image}, which those of '{task.name}' have; "
+            "give one of your own, by net=module:function or as the function build(width)"
         )
     return name
 
 
-def make_build(config: Config, name: str, classes: int) -> Build:
+def make_build(config: Config, name: str, classes: int, sample: tuple[int, ...] = ()) -> Build:
     """The named net with what it takes of these: a user's own may take the width alone."""
     net = find_net(name)
     offered: dict[str, object] = {"classes": classes, "rescale_layers": config.rescale_layers}
@@ -186,6 +191,7 @@ def make_build(config: Config, name: str, classes: int) -> Build:
         check_staged(net, name)
         offered["stages"] = NativeStages()
     takes = signature(net).parameters
+    offered |= {"sample": sample} if sample and "sample" in takes else {}
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in takes.values()):
         return partial(net, **offered)
     taken = {key: value for key, value in offered.items() if key in takes}
