@@ -2,6 +2,7 @@
 
 import sys
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ def clients_of(work: Work) -> TaskClients:
 def main() -> None:
     work = Work.read(sys.argv[1])
     method = SplitMix() if work.parts else FedAvg(Width(work.width))
-    build = NETS[work.net] if work.net in NETS else lambda width: work.fresh()
+    build: Any = NETS[work.net] if work.net in NETS else lambda width: work.fresh()
     if "native" in sys.argv[2:]:
         library()
         build = partial(build, stages=NativeStages())

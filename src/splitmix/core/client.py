@@ -31,6 +31,7 @@ from splitmix.core.width import Width
 RightAnswers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, place of the first -> right, by mix
 ATTACKED = 256  # training images of a client, at most, on which it calibrates noisy norms: an attack takes its time
 OwnNorms = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base it trained
+Measured = dict[str, Weights]  # norm statistics that a client found under one model, by what was asked of it
 
 
 def execute(
@@ -41,13 +42,17 @@ def execute(
     objective: Objective,
     own: OwnNorms,
     clock: Clock = UNTIMED,
+    measured: Measured | None = None,
 ) -> Update | Tally:
-    """Do a job on the client that it names; `download` holds the covering parts of the job, stacked."""
+    """Do a job on the client that it names; `download` holds the covering parts of the job, stacked.
+
+    Norm statistics that were `measured` under the very model at hand are not measured again; others join them.
+    """
     if isinstance(job, Train):
         return train_client(job, net, download, data, objective, own, clock)
     if isinstance(job, Score):
-        return score_client(job, net, download, data, own)
-    return calibrate_client(job, net, download, data)
+        return score_client(job, net, download, data, own, measured)
+    return calibrate_client(job, net, download, data, measured)
 
 
 def parts_of(job: Job) -> tuple[Part, ...]:
@@ -139,7 +144,9 @@ class Parts:
         return found
 
 
-def score_client(job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms) -> Tally:
+def score_client(
+    job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms, measured: Measured | None = None
+) -> Tally:
     """Right answers of every mix, on the images as they are or on what an attack makes of them."""
     asked, parts = job.question, parts_of(job)
     width, split = parts[0].width, halved(data.split(asked.split), asked.half)
@@ -147,7 +154,7 @@ def score_client(job: Score, net: Net, download: Weights, data: ClientData, own:
     weights = with_own_norms(download, parts, net.norm_names(width) if asked.local_norms else set(), own)
     if asked.norm == "client":
         how = Calibrate(job.client, all_parts(job), asked.batch, touched(asked), asked.noise)
-        weights = {**weights, **nested_statistics(how, net, weights, data.train)}
+        weights = {**weights, **nested_statistics(how, net, weights, data.train, measured)}
     elif asked.local_norms:
         weights = with_strange_bases(job, net, weights, data.train, own)
     if len(split) == 1 and not net.has_statistics(width, weights):
@@ -234,15 +241,31 @@ def mean_logits(logits: dict[Part, Tensor], mix: Sequence[Part]) -> Tensor:
     return torch.stack([logits[part] for part in mix]).mean(0)
 
 
-def calibrate_client(job: Calibrate, net: Net, download: Weights, data: ClientData) -> Update:
+def calibrate_client(
+    job: Calibrate, net: Net, download: Weights, data: ClientData, measured: Measured | None = None
+) -> Update:
     """Moments of every norm's input on the client's own training images."""
-    found = nested_statistics(job, net, download, data.train)
+    found = nested_statistics(job, net, download, data.train, measured)
     need_all(net.statistic_names(covering(job.parts)[0].width) - found.keys())
     return Update(0, job.client, job.parts, to_moments(found), len(data.train))
 
 
-def nested_statistics(job: Calibrate, net: Net, weights: Weights, split: Split) -> Weights:
+def nested_statistics(
+    job: Calibrate, net: Net, weights: Weights, split: Split, measured: Measured | None = None
+) -> Weights:
     """Norm statistics of each width among the parts: a narrow net sees other sums than the wide one around it."""
+    measured, asked = {} if measured is None else measured, statistics_asked(job)
+    if asked not in measured:
+        measured[asked] = _nested_statistics(job, net, weights, split)
+    return measured[asked]
+
+
+def statistics_asked(job: Calibrate) -> str:
+    """What a client's statistics under a model depend on."""
+    return repr((covering(job.parts), list(dict.fromkeys(p.width for p in job.parts)), job.batch, job.dials, job.noise))
+
+
+def _nested_statistics(job: Calibrate, net: Net, weights: Weights, split: Split) -> Weights:
     full = covering(job.parts)[0].width
     found: Weights = {}
     for width in {part.width: None for part in job.parts}:

@@ -5,21 +5,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import torch
-from numpy.typing import NDArray
-
 from splitmix.core.batches import UNTIMED, ClientData, Clock
-from splitmix.core.client import OwnNorms, all_parts, execute
+from splitmix.core.client import Measured, OwnNorms, all_parts, execute
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
 from splitmix.core.types import Job, Layout, Profile, Train, Update, Weights
+from splitmix.engines.known import Arrays, Known, Sent, arrays, tensors
 from splitmix.engines.packs import MOST, ApartError, packs, train_side_by_side
 from splitmix.engines.stopwatch import Stopwatch
 from splitmix.engines.workers import Workers
-
-Arrays = dict[str, NDArray[Any]]
 
 
 class Clients(Protocol):
@@ -44,11 +40,13 @@ class Simulator:
     stopwatch: Stopwatch | None = None  # counts where time goes
     pack: int | None = None  # so many bases of several clients side by side; None: some, where that pays off
     _pool: Workers | None = field(default=None, init=False, repr=False)
+    _known: Known = field(default_factory=Known, init=False, repr=False)
 
     def profiles(self, round: int) -> Sequence[Profile]:
         return self.clients.profiles(round)
 
     def run(self, weights: Weights, jobs: Sequence[Job]) -> Iterator[Any]:
+        self._known.meet(weights, jobs)
         pooled = self.workers > 1 and self.device == "cpu" and Workers.possible()
         answers = (self._pooled if pooled else self._alone)(weights, jobs)
         return self.stopwatch.watched(answers, jobs, self.workers if pooled else 1) if self.stopwatch else answers
@@ -71,7 +69,7 @@ class Simulator:
                 return self._together(weights, trainings, own)
             except ApartError:
                 self.pack = 1
-        return [self._work(weights, job, kept) for job, kept in zip(jobs, own, strict=True)]
+        return [self._work(weights, job, kept, self._known.of(job)) for job, kept in zip(jobs, own, strict=True)]
 
     def _together(self, weights: Weights, jobs: Sequence[Train], own: Sequence[OwnNorms]) -> list[Update]:
         clock: Clock = UNTIMED
@@ -97,18 +95,18 @@ class Simulator:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _work(self, weights: Weights, job: Job, own: OwnNorms) -> Any:
+    def _work(self, weights: Weights, job: Job, own: OwnNorms, measured: Measured) -> Any:
         """Download, work, upload: what happens for one job, in this process or in a worker."""
         if self.stopwatch is None:
-            return self._done(weights, job, own, UNTIMED)
+            return self._done(weights, job, own, UNTIMED, measured)
         self.stopwatch.start()
-        answer = self._done(weights, job, own, self.stopwatch)
+        answer = self._done(weights, job, own, self.stopwatch, measured)
         self.stopwatch.lap("other" if isinstance(job, Train) else "scoring")
         return answer
 
-    def _done(self, weights: Weights, job: Job, own: OwnNorms, clock: Clock) -> Any:
+    def _done(self, weights: Weights, job: Job, own: OwnNorms, clock: Clock, measured: Measured) -> Any:
         download = moved(cut(self.net, self.layout, weights, all_parts(job)), self.device)
-        answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, own, clock)
+        answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, own, clock, measured)
         return replace(answer, weights=moved(answer.weights, "cpu")) if isinstance(answer, Update) else answer
 
     def _keep(self, client: int, own: OwnNorms) -> None:
@@ -119,19 +117,22 @@ class Simulator:
         if self._pool is None:
             size = sum(value.numel() * value.element_size() for value in weights.values())
             self._pool = Workers(self._task, 2 * size + (1 << 20), self.workers)  # room for statistics and own_norms
-        tasks = ((job, arrays(named_norms(self.own_norms.get(job.client, {})))) for job in jobs)
-        for job, (answer, returned) in zip(jobs, self._pool.run(weights, tasks), strict=True):
+        tasks = ((job, arrays(named_norms(self.own_norms.get(job.client, {}))), self._known.sent(job)) for job in jobs)
+        for job, ((answer, measured), returned) in zip(jobs, self._pool.run(weights, tasks), strict=True):
             own, upload = split_norms(returned)
             self._keep(job.client, own)
+            self._known.learn(job, measured)
             yield replace(answer, weights=upload) if isinstance(answer, Update) else answer
 
-    def _task(self, weights: Weights, task: tuple[Job, Arrays]) -> tuple[Any, Weights]:
-        job, kept = task
+    def _task(self, weights: Weights, task: tuple[Job, Arrays, Sent]) -> tuple[Any, Weights]:
+        job, kept, sent = task
         own, _ = split_norms(tensors(kept))
-        answer = self._work(weights, job, own)
+        measured = {asked: tensors(found) for asked, found in sent.items()}
+        answer = self._work(weights, job, own, measured)
+        learned = {asked: arrays(found) for asked, found in measured.items() if asked not in sent}
         if isinstance(answer, Update):
-            return replace(answer, weights={}), {**answer.weights, **named_norms(own)}
-        return answer, {}
+            return (replace(answer, weights={}), learned), {**answer.weights, **named_norms(own)}
+        return (answer, learned), {}
 
 
 def default_workers() -> int:
@@ -141,15 +142,6 @@ def default_workers() -> int:
 
 def moved(weights: Weights, device: str) -> Weights:
     return {name: value.to(device) for name, value in weights.items()}
-
-
-def arrays(weights: Weights) -> Arrays:
-    """As arrays, which travel through a pipe by value; every tensor would hold a file open on both sides."""
-    return {name: value.numpy() for name, value in weights.items()}
-
-
-def tensors(kept: Arrays) -> Weights:
-    return {name: torch.from_numpy(value) for name, value in kept.items()}
 
 
 def named_norms(own: OwnNorms) -> Weights:
