@@ -1,6 +1,6 @@
 """Whether the robustness dial opens: one model with both dials, beside what it must not fall short of.
 
-python benchmarks/dial.py --out runs/dial [--data-root FOLDER] [--workers N]
+python benchmarks/dial.py --out runs/dial [--data-root FOLDER] [--workers N] [--only WORD]
 
 Runs whose rows are there already are left out, a run that was begun goes on, and what it shows is stored as soon as it
 is measured: stop it whenever you like. The page of what is there by then: `python benchmarks/evidence.py robustness`.
@@ -44,7 +44,10 @@ MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they ar
     "no attacks": {},
 }
 SEEDS = (1, 2)
-ATTACK, IMAGES = {"name": "pgd20", "restarts": 2}, 10  # of each client
+SWEEPS = {  # by the file of the grid: attack, images of each client, widths, dials
+    "grid.json": ({"name": "pgd20", "restarts": 2}, 10, WIDTHS, (0.0, 0.5, 1.0)),
+    "grid-autoattack.json": ("autoattack", 2, [WIDTHS[0], WIDTHS[-1]], (0.0, 1.0)),
+}
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,14 @@ class DialRun(SuiteRun):
 
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         run_once(setups.of(self.config), self.folder, workshop)
-        if not (self.folder / "grid.json").exists() and self.label != "no attacks":
-            run = open_run(self.folder, fixed=True, root=workshop.root)
-            dials = (0.0, 0.5, 1.0) if run.setup.dial else ()
-            sweep = Sweep(
-                [width for width in WIDTHS if width in run.setup.mixes()], dials, find_attack(ATTACK), IMAGES, seed=1
-            )
-            write_record(self.folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
+        if self.label == "no attacks":
+            return
+        run = open_run(self.folder, fixed=True, root=workshop.root)
+        for name, (attack, images, widths, dials) in SWEEPS.items():
+            if not (self.folder / name).exists():
+                served = [width for width in widths if width in run.setup.mixes()]
+                sweep = Sweep(served, dials if run.setup.dial else (), find_attack(attack), images, seed=1)
+                write_record(self.folder / name, measure_grid(run, sweep, workers=workshop.workers))
 
 
 def main() -> None:
@@ -75,10 +79,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs' folders")
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: SPLITMIX_DATA")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--only", default="", help="only runs in whose folder's name this stands")
     given = parser.parse_args()
     command = "python benchmarks/dial.py --out runs/dial"
     workshop = Workshop(given.workers, root=given.data_root, command=command, say=print)
-    for run in Suite([run for run in planned(given.out) if not run.done], workshop):
+    for run in Suite([run for run in planned(given.out) if given.only in run.folder.name and not run.done], workshop):
         write_rows(PAGE, [*read_rows(PAGE), *measured(run)])
         write_page(PAGE)
 
@@ -96,7 +101,8 @@ def measured(run: DialRun) -> Iterator[Row]:
     """Accuracy on all test images at dial 0, and on some of them at every dial and under attack."""
     for row in rows_of(run.folder):
         if row.get("part") == "grid" or row["norm"] == "client":
-            part = run.label if row.get("part") == "grid" else f"{run.label}, all images"
+            stronger = "" if "AutoAttack" not in (row["attack"] or "") else ", AutoAttack"
+            part = run.label + stronger if row.get("part") == "grid" else f"{run.label}, all images"
             yield {"study": PAGE, **row, "part": part}
 
 

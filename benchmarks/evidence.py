@@ -92,8 +92,8 @@ def rows_of(folder: Path) -> Iterator[Row]:
             "value": score["accuracy"],
             "by_client": score["clients"],
         }
-    if (folder / "grid.json").exists():
-        grid = json.loads((folder / "grid.json").read_text())
+    for path in sorted(folder.glob("grid*.json"), reverse=True):
+        grid = json.loads(path.read_text())
         shared = {key: grid[key] for key in ("clients", "samples", "images", "split", "norm", "attack", "interval")}
         yield from ({**about, "part": "grid", **shared, **row} for row in grid["rows"])
 
