@@ -45,6 +45,11 @@ def test_the_recommended_recipe_is_what_our_runs_support():
     assert config.statistics == "chosen"
 
 
+@pytest.mark.parametrize("task", ["domainnet", "office-caltech10", "pacs"])
+def test_the_recommended_recipe_has_a_lower_rate_for_photographs_and_drawings(task):
+    assert make_config({"recipe": "recommended", "task": task}).lr == 0.01
+
+
 @pytest.mark.parametrize("kept", [{"norm": "batch"}, {"privacy": {"clip": 1.0}, "order": "natural"}])
 def test_the_recommended_recipe_chooses_no_statistics_where_there_is_no_choice(kept):
     config = make_config({"recipe": "recommended"} | kept)
