@@ -61,8 +61,9 @@ def paper(given: Settings) -> dict[str, object]:
 def recommended(given: Settings) -> dict[str, object]:
     """What our own runs support, on validation images: a high rate, server momentum, calibrated norms, the better ones.
 
-    Photographs and drawings, with far fewer images a class, want a tenth of that rate. Split-Mix trains its first base most often and lets it learn from the mean of a client's bases; against attacks the
-    affines of norms have thirty times the rate, so that the two norms of a layer part.
+    Photographs and drawings, with far fewer images a class, want a tenth of that rate. Split-Mix trains its first base
+    most often and lets it learn from the mean of a client's bases; against attacks the affines of norms have thirty
+    times the rate, so that the two norms of a layer part.
     """
     rate = 0.01 if _family(given) == "domainnet" else 0.1
     made: dict[str, object] = {"lr": rate, "order": "greedy", "norm": "post", "rescale_init": True}
