@@ -7,7 +7,7 @@ is measured: stop it whenever you like. The page of what is there by then: `pyth
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from evidence import Row, read_rows, rows_of, write_page, write_rows
 
 from splitmix.attacks import find_attack
 from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop, run_once
-from splitmix.core.width import parse_width
+from splitmix.core.width import Width, parse_width
 from splitmix.runs.config import Config, make_config
 from splitmix.runs.measure.evaluate import open_run
 from splitmix.runs.measure.grid import Sweep, measure_grid
@@ -44,7 +44,9 @@ MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they ar
     "no attacks": {},
 }
 SEEDS = (1, 2)
-SWEEPS = {  # by the file of the grid: attack, images of each client, widths, dials
+SWEEPS: dict[
+    str, tuple[str | dict[str, object], int, Sequence[Width], Sequence[float]]
+] = {  # by the file of the grid: attack, images of each client, widths, dials
     "grid.json": ({"name": "pgd20", "restarts": 2}, 10, WIDTHS, (0.0, 0.5, 1.0)),
     "grid-autoattack.json": ("autoattack", 2, [WIDTHS[0], WIDTHS[-1]], (0.0, 1.0)),
 }
