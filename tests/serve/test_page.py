@@ -282,7 +282,8 @@ def test_the_page_offers_the_examples_of_its_bundle(browser, tmp_path):
     write_examples(
         own, Examples(rows=[example_row("garden", pictures, names), example_row("wood", pictures[:3], names[:3])])
     )
-    with serving(own.path) as address, opened(browser, address, "desktop") as page:
+    with serving(own.path, attack=None) as address, opened(browser, address, "desktop") as page:
+        assert not any(page.locator(where).is_visible() for where in ("#attack", "#attacked", "#difference"))
         assert page.locator(".row > span").all_inner_texts() == ["garden", "wood"]
         assert page.locator(".row input").count() == 13
         assert page.locator(".row input:checked").get_attribute("aria-label") == "wood beetle 0"

@@ -60,8 +60,9 @@ function describe(model) {
   ];
   const shown = facts.filter(([value]) => value);
   at("facts").replaceChildren(...shown.map(([value, what]) => element("li", {}, element("b", { text: value }), ` ${what}`)));
-  at("attack-name").textContent = model.attack ?? "This server offers no attack.";
+  at("attack-name").textContent = model.attack ?? "";
   at("attack").disabled = !model.attack;
+  if (!model.attack) for (const id of ["attack", "attacked", "difference"]) at(id).parentElement.hidden = true;
 }
 
 // --- the dials
@@ -80,7 +81,7 @@ function setUpDials(model) {
     at("heading").textContent = "One model, one dial: how wide";
     at("dials-heading").textContent = "Dial";
     for (const id of ["robust", "robust-name", "robust-ticks"]) at(id).hidden = true;
-    explain(at("robust-help"), "This model has one set of norms: it was not trained for robustness.");
+    explain(at("robust-help"), "This model was not trained for robustness.");
   }
   for (const dial of [width, robust]) dial.addEventListener("input", ask);
   showDials();
