@@ -76,7 +76,7 @@ QUESTION = HEAD + ABOUT + BODY
 
 @pytest.mark.parametrize("half", [b"", HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"], ids=["line", "head", "body"])
 def test_half_sent_requests_of_one_address_shut_nobody_out(served, half):
-    with serving(served, ServerLimits(rate=1000, connections=12, each=4)) as address, ExitStack() as held:
+    with serving(served, ServerLimits(rate=1000, connections=12, each=4, seconds=HANGS)) as address, ExitStack() as held:
         lines = [held.enter_context(dial(address, OTHER)) for _ in range(20)]
         for line in lines:
             with suppress(OSError):  # the oldest have given way
@@ -102,7 +102,7 @@ def test_who_comes_too_often_is_shut_out_before_anything_is_made_of_the_line():
 
 
 def test_a_line_whose_answer_is_under_way_does_not_give_way(served):
-    attack, limits = Waiting(), ServerLimits(rate=1000, each=1)
+    attack, limits = Waiting(), ServerLimits(rate=1000, each=1, seconds=HANGS)
     with serving(served, limits, attack=attack) as address, ThreadPoolExecutor(1) as pool, attack:
         asked = pool.submit(raw, address, QUESTION, OTHER)
         assert attack.began.wait(HANGS)
@@ -114,7 +114,7 @@ def test_a_line_whose_answer_is_under_way_does_not_give_way(served):
 
 def test_attacks_of_one_address_leave_a_thread_to_the_others(served):
     attack = Waiting()
-    limits = ServerLimits(rate=1000, threads=2, attacks=2)
+    limits = ServerLimits(rate=1000, threads=2, attacks=2, seconds=HANGS)
     with serving(served, limits, attack=attack) as address, ThreadPoolExecutor(10) as pool, attack:
         asked = [pool.submit(raw, address, QUESTION, OTHER) for _ in range(10)]
         refused = [next(done) for done in [as_completed(asked)] for _ in range(7)]  # one runs, two wait

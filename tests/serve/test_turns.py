@@ -93,6 +93,19 @@ def test_one_address_that_asks_too_much_is_told_so_and_the_others_are_not():
     assert found[6] == 1
 
 
+def test_what_comes_at_one_moment_waits_only_where_no_thread_is_free():
+    async def ask():
+        crew = Crew(ServerLimits(rate=100, threads=2))
+        at_once = [crew.run(lambda: "done", who="a", costly=True, most=2) for _ in range(4)]
+        found = await asyncio.gather(*at_once, return_exceptions=True)
+        crew.close()
+        return found
+
+    *done, refused = asyncio.run(ask())
+    assert done == ["done"] * 3  # one runs, two wait
+    assert refused.status == 429
+
+
 def test_what_waits_when_the_server_stops_is_given_up():
     async def stop():
         crew, free = Crew(ONE), Event()

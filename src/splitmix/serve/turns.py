@@ -111,7 +111,10 @@ class Crew:
 
     async def _queue(self, job: Job, who: str, most: int | None = None) -> Any:
         limits, line = self._limits, (who, job.costly)
-        if self._turns.behind(line) >= limits.of_one_address(limits.each if most is None else most):
+        bound = limits.of_one_address(limits.each if most is None else most)
+        if self._turns.behind(line) >= bound:
+            self._start()  # what came at the same moment does not wait where a thread is free
+        if self._turns.behind(line) >= bound:
             raise BusyError(429, "too much that came from your address is waiting; try again in a moment")
         if self.under_way >= limits.threads + limits.waiting:
             raise BusyError(503, "too many predictions are waiting; try again in a moment")
