@@ -197,6 +197,14 @@ def test_a_picture_that_is_gone_or_torn_stops_the_run_with_its_name(tmp_path):
         splitmix.train(task, build, workers=2, **SETTINGS)
 
 
+def test_the_first_picture_is_not_blamed_on_the_net(tmp_path):
+    write_tree(tmp_path)
+    for file in tmp_path.rglob("*.png"):
+        file.write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"^'[^']*0\.png': the file cannot be read as a picture"):
+        splitmix.train(tmp_path, build, data=SIZE, workers=1, **SETTINGS)
+
+
 def test_pictures_are_the_same_whoever_asks_for_them(tmp_path):
     (domain,) = read(write_tree(tmp_path, suffix="jpg"), SIZE)
     rows = np.array([5, 0, 7])

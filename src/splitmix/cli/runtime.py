@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -142,8 +143,8 @@ def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | Non
     model.calibrate(images)
     file = model.save_calibration(out)
     given = "calibration=True" if out is None else f"calibration={str(file)!r}"
-    use = f"use it by Model.load({str(bundle)!r}, {given}), or splitmix serve {bundle} --calibration {file}"
-    say(f"Calibrated on {len(images)} images: {file}; {use}")
+    command = f"splitmix serve {quote(str(bundle))} --calibration {quote(str(file))}"
+    say(f"Calibrated on {len(images)} images: {file}; use it by Model.load({str(bundle)!r}, {given}), or {command}")
 
 
 def probe(bundle: Path, /, *, fresh: Flag = False, as_json: Json = False) -> None:

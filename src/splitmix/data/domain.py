@@ -64,7 +64,8 @@ def checked_domains(domains: Sequence[Domain], augment: bool | str) -> tuple[Dom
     for name in names:
         if names.count(name) > 1 or name in ("", "mixed"):
             raise UserError(
-                f"the domain name '{name}' is taken twice, empty or reserved; give each domain its own name"
+                f"the domain name '{name}' is taken twice, empty or reserved; "
+                "give each domain, or its file or folder, a name of its own"
             )
     whole = [_checked(domain) for domain in domains]
     shape, first = whole[0].x_train.shape[1:], whole[0]

@@ -147,6 +147,8 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
         )
     try:
         logits = _try(module, task, dial)
+    except UserError:
+        raise  # such as a picture that cannot be read
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
