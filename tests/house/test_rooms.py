@@ -61,8 +61,9 @@ def room_of(path):
 
 
 @cache
-def tree(path):
-    return ast.parse(path.read_text(encoding="utf-8"))
+def nodes(path):
+    """All that a file is made up of, as its syntax tree has it."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 @cache
@@ -70,7 +71,7 @@ def imports(path):
     """Full names of all that a file imports, anywhere in it: modules, and what is taken from them."""
     names = set()
     package = ["splitmix", *path.relative_to(SOURCE).parts[:-1]]
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -82,10 +83,10 @@ def imports(path):
 @cache
 def mentions(path):
     """Modules of ours that a file names in its strings, docstrings apart."""
-    prose = {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
+    prose = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
     texts = [
         node.value
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
     ]
     found = {f"splitmix{name}" for text in texts for name in NAMED.findall(text)}
@@ -149,7 +150,7 @@ def test_the_map_in_the_docs_is_that_of_the_house():
 def test_a_cast_says_why_it_is_true():
     for path in FILES:
         lines = path.read_text(encoding="utf-8").splitlines()
-        for call in (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)):
+        for call in (node for node in nodes(path) if isinstance(node, ast.Call)):
             if ast.unparse(call.func) in ("cast", "typing.cast"):
                 assert "#" in lines[call.lineno - 1] + lines[call.lineno - 2], f"{local(path)}:{call.lineno}"
 
@@ -165,7 +166,7 @@ UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shel
 def test_nothing_is_ever_unpickled():
     for path in FILES:
         assert not [name for name in imports(path) if name in UNSAFE or name.split(".")[0] in UNSAFE], local(path)
-        calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes(path) if isinstance(node, ast.Call)]
         assert "torch.load" not in {ast.unparse(call.func) for call in calls}, local(path)
         given = {(keyword.arg, ast.unparse(keyword.value)) for call in calls for keyword in call.keywords}
         assert ("allow_pickle", "True") not in given, local(path)

@@ -76,7 +76,10 @@ QUESTION = HEAD + ABOUT + BODY
 
 @pytest.mark.parametrize("half", [b"", HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"], ids=["line", "head", "body"])
 def test_half_sent_requests_of_one_address_shut_nobody_out(served, half):
-    with serving(served, ServerLimits(rate=1000, connections=12, each=4, seconds=HANGS)) as address, ExitStack() as held:
+    with (
+        serving(served, ServerLimits(rate=1000, connections=12, each=4, seconds=HANGS)) as address,
+        ExitStack() as held,
+    ):
         lines = [held.enter_context(dial(address, OTHER)) for _ in range(20)]
         for line in lines:
             with suppress(OSError):  # the oldest have given way
