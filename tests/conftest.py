@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -40,12 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Results repeat to the bit only at a fixed number of threads, and small nets are fastest on one."""
+    import torch  # only here: the process that hands out the tests does without it
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
     """A test that draws without a generator of its own draws the same each time."""
+    import torch
+
     torch.default_generator.manual_seed(0)  # torch.manual_seed writes down the stack for each kind of device
 
 
