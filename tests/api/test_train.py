@@ -101,6 +101,19 @@ def test_ones_own_arrays_and_net_can_be_resumed(tmp_path):
         splitmix.train(stripes_task(), plain_build, **settings, resume=True)
 
 
+class Odd(torch.nn.Module):
+    """A net that gives more than its logits, or that cannot be served."""
+
+    def __init__(self, fails=""):
+        super().__init__()
+        self.layer, self.fails = torch.nn.Linear(36, 3), fails
+
+    def forward(self, x):
+        assert self.training or not self.fails, "not when served"
+        logits = self.layer(x.flatten(1))
+        return logits if self.fails else (logits, x)
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -108,6 +121,11 @@ def test_ones_own_arrays_and_net_can_be_resumed(tmp_path):
         ({"rond": 3}, "did you mean 'rounds'"),
         ({"build": lambda width: torch.nn.Linear(3, 3)}, "cannot take the images of 'arrays'"),
         ({"build": lambda width: plain_build(width / 0)}, "cannot be built at width 1/8"),
+        ({"build": lambda width: Odd()}, "the net gives a tuple; let its forward return the logits alone"),
+        (
+            {"build": lambda width: Odd("served")},
+            "cannot take the images of 'arrays', shape (6, 6, 1): not when served",
+        ),
         ({"build": lambda width: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 4))}, "has 3 classes"),
         ({"task": stripes_task(val_ratio=0.0)}, "has 2 validation images, by which the best round is chosen"),
         ({"budgets": "1/16"}, "below the atom 1/8"),

@@ -49,6 +49,16 @@ def test_a_dict_names_domains_or_training_and_test_parts():
     assert len(read((x, LABELS, x[:9], LABELS[:9]))[0].y_test) == 9
 
 
+def test_labels_that_are_words_are_the_names_of_classes():
+    x, words = RNG.random((60, 5)), np.array(["oak", "elm", "ash"])[np.arange(60) % 3]
+    (domain,) = read((x, words, x[:9], list(words[:9])))
+    assert domain.class_names == ("ash", "elm", "oak")
+    assert [domain.class_names[label] for label in domain.y_train] == words.tolist()
+    north, south = read({"north": (x, words), "south": (x[:40], ["oak", "elm"] * 20)})
+    assert north.class_names == south.class_names
+    assert set(south.y_train) == {1, 2}
+
+
 def test_one_standardised_domain_makes_all_of_them_signals():
     pixels, standardised = RNG.random((60, 4, 4, 1)), RNG.normal(size=(60, 4, 4, 1))
     task = make_task("t", read({"a": (pixels, LABELS), "b": (standardised, LABELS)}), clients=2)

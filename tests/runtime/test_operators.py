@@ -87,6 +87,7 @@ STEPS = {
     "upsample-signal": ("signal", lambda x: F.interpolate(x, size=11, mode="linear") + F.interpolate(x, size=11)),
     "up-convolution": ("image", nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2)),
     "up-convolution-signal": ("signal", nn.ConvTranspose1d(4, 4, 4, 3, dilation=2, bias=False)),
+    "up-by-channels": ("image", nn.PixelShuffle(2)),
     "pool-to-the-end": ("image", nn.MaxPool2d(3, 2, ceil_mode=True)),
     "pool-to-a-size": ("image", nn.AdaptiveMaxPool2d((3, 2))),
     "largest": ("signal", lambda x: x.max(-1).values + x.min(2)[0]),

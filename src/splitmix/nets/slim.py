@@ -109,6 +109,8 @@ def narrowed(module: nn.Module, x: Tensor, width: Width) -> nn.Module:
     full = attempt(module, x, Choice())
     if full.out is None:
         raise UserError(f"the net cannot take a batch of shape {tuple(x.shape)}: {full.mistake}")
+    if not isinstance(full.out, Tensor):
+        raise UserError(f"the net gives a {type(full.out).__name__}; let its forward return the logits alone")
     if width == 1:
         return full.module
     choice = chosen(module, x, full)

@@ -149,7 +149,7 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
         logits = _try(module, task, dial)
     except UserError:
         raise  # such as a picture that cannot be read
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
         raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
         given = tuple(logits.shape[1:])
@@ -178,7 +178,11 @@ def _reason(error: Exception) -> str:
 
 
 def _try(module: nn.Module, task: TaskFacts, dial: bool) -> torch.Tensor:
+    """The logits of two samples, in training; some modules go other ways when they are served."""
     two = samples_of(task, 2)
     with torch.no_grad():
-        logits: torch.Tensor = module.train()(two, 1.0) if dial else module.train()(two)
-    return logits
+        served, trained = (net(two, 1.0) if dial else net(two) for net in map(module.train, (False, True)))
+    for logits in (served, trained):
+        if not isinstance(logits, torch.Tensor):
+            raise UserError(f"the net gives a {type(logits).__name__}; let its forward return the logits alone")
+    return trained

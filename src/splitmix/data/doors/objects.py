@@ -36,6 +36,32 @@ def is_object(source: Any) -> bool:
 
 def read_object(source: Any, how: Reading) -> tuple[Domain, ...]:
     """A data set; {"train": ..., "test": ...}; or several data sets by the names of their domains."""
+    source, names = _without_words(source)
+    domains = _read(source, how)
+    return tuple(replace(domain, class_names=names) for domain in domains) if names else domains
+
+
+def _without_words(source: Any) -> tuple[Any, tuple[str, ...]]:
+    """The same with numbers where arrays have words for labels, and the names that these are, in order."""
+    held = source if isinstance(source, Mapping) else {"": source}
+    words = [list(map(str, y)) for part in held.values() if _is_arrays(part) for y in part[1::2] if _are_words(y)]
+    if not words or not all(_is_arrays(part) and all(map(_are_words, part[1::2])) for part in held.values()):
+        return source, ()
+    names, places = numbered([word for labels in words for word in labels], "the data set")
+    sizes = np.cumsum([len(labels) for labels in words])[:-1]
+    labels = iter(np.split(places, sizes))
+    made = {
+        name: tuple(next(labels) if place % 2 else array for place, array in enumerate(part))
+        for name, part in held.items()
+    }
+    return made if isinstance(source, Mapping) else made[""], names
+
+
+def _are_words(labels: Any) -> bool:
+    return len(labels) > 0 and all(isinstance(label, str) for label in labels)
+
+
+def _read(source: Any, how: Reading) -> tuple[Domain, ...]:
     if not isinstance(source, Mapping):
         return _domains("data", [source], how)
     if not source:

@@ -111,3 +111,11 @@ def _resized(to: Any, out: Tensor, x: Tensor, *settings: Any) -> None:
         rows = to.func(torch.eye(height)[None, :, :, None].expand(1, -1, -1, width), *settings)[0, :, :, 0]
         columns = to.func(torch.eye(width)[None, :, None].expand(1, -1, height, -1), *settings)[0, :, 0]
     to.call(to.step("MatMul", [to.step("MatMul", [rows.t().contiguous(), x]), columns.contiguous()]), out)
+
+
+@_writes("pixel_shuffle")
+def _shuffled(to: Any, out: Tensor, x: Tensor, factor: int) -> None:
+    """Channels become pixels: each block of factor times factor of them is a patch."""
+    count, _, height, width = x.shape
+    patches = to.reshaped(x, (count, out.shape[1], factor, factor, height, width))
+    to.call(to.reshaped(to.step("Transpose", [patches], perm=[0, 1, 4, 2, 5, 3]), out.shape), out)
