@@ -6,15 +6,15 @@ Runs whose rows are there already are left out, a run that was begun goes on, an
 is measured: stop it whenever you like. The page of what is there by then: `python benchmarks/evidence.py robustness`.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence import Row, read_rows, rows_of, write_page, write_rows
+from evidence import Row, rows_of
+from study import StudyRun, carry_out
 
 from splitmix.attacks import find_attack
-from splitmix.compare.suite import Setups, Suite, SuiteRun, Workshop, run_once
+from splitmix.compare.suite import Setups, Workshop, run_once
 from splitmix.core.width import Width, parse_width
 from splitmix.runs.config import Config, make_config
 from splitmix.runs.measure.evaluate import open_run
@@ -53,16 +53,13 @@ SWEEPS: dict[
 
 
 @dataclass(frozen=True)
-class DialRun(SuiteRun):
+class DialRun(StudyRun):
     """One model, trained and then measured at its dials."""
 
+    study = PAGE
     label: str
     config: Config
     folder: Path
-
-    @property
-    def done(self) -> bool:
-        return self.config.digest() in {row["config"] for row in read_rows(PAGE)}
 
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         run_once(setups.of(self.config), self.folder, workshop)
@@ -74,20 +71,6 @@ class DialRun(SuiteRun):
                 served = [width for width in widths if width in run.setup.mixes()]
                 sweep = Sweep(served, dials if run.setup.dial else (), find_attack(attack), images, seed=1)
                 write_record(self.folder / name, measure_grid(run, sweep, workers=workshop.workers))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs' folders")
-    parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: SPLITMIX_DATA")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", default="", help="only runs in whose folder's name this stands")
-    given = parser.parse_args()
-    command = "python benchmarks/dial.py --out runs/dial"
-    workshop = Workshop(given.workers, root=given.data_root, command=command, say=print)
-    for run in Suite([run for run in planned(given.out) if given.only in run.folder.name and not run.done], workshop):
-        write_rows(PAGE, [*read_rows(PAGE), *measured(run)])
-        write_page(PAGE)
 
 
 def planned(out: Path) -> list[DialRun]:
@@ -105,8 +88,8 @@ def measured(run: DialRun) -> Iterator[Row]:
         if row.get("part") == "grid" or row["norm"] == "client":
             stronger = "" if "AutoAttack" not in (row["attack"] or "") else ", AutoAttack"
             part = run.label + stronger if row.get("part") == "grid" else f"{run.label}, all images"
-            yield {"study": PAGE, **row, "part": part}
+            yield {**row, "part": part}
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(__doc__, planned, measured)

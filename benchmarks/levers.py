@@ -6,14 +6,13 @@ Runs that are among the rows already are left out, a run that was begun goes on,
 it is done: stop it whenever you like. The page of what is there by then: `python benchmarks/evidence.py levers`.
 """
 
-import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence import Row, read_rows, rows_of, write_page, write_rows
+from evidence import Row, rows_of
+from study import StudyRun, carry_out
 
-from splitmix.compare.suite import Suite, SuiteRun, Workshop
 from splitmix.runs.config import Config, make_config
 from splitmix.runs.records import read_metrics
 
@@ -63,41 +62,22 @@ SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
-class LeverRun(SuiteRun):
+class LeverRun(StudyRun):
     """One lever, or several, on one task with one seed."""
 
+    study = NAME
     label: str
     part: str
     config: Config
     folder: Path
 
-    @property
-    def done(self) -> bool:
-        return self.config.digest() in {row["config"] for row in read_rows(NAME)}
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs' folders")
-    parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: SPLITMIX_DATA")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", default="", help="only runs in whose name, 'task: levers', this stands")
-    given = parser.parse_args()
-    command = "python benchmarks/levers.py --out runs/levers"
-    workshop = Workshop(given.workers, root=given.data_root, command=command, say=print)
-    waiting = [run for run in planned(given.out) if given.only in run.label and not run.done]
-    for run in Suite(waiting, workshop):
-        new = [{"study": NAME, "part": run.part, **row} for row in with_validation(run.folder)]
-        write_rows(NAME, [*read_rows(NAME), *new])
-        write_page(NAME)
-
-
-def with_validation(folder: Path) -> Iterator[Row]:
+def with_validation(run: LeverRun) -> Iterator[Row]:
     """The rows of a run but for those of test-batch norms, each with its validation accuracy in the best round."""
-    found = {(row.get("round"), row.get("width")): row.get("accuracy") for row in read_metrics(folder)}
-    for row in rows_of(folder):
+    found = {(row.get("round"), row.get("width")): row.get("accuracy") for row in read_metrics(run.folder)}
+    for row in rows_of(run.folder):
         if row["norm"] != "batch":
-            yield row | {"val": found.get((row["best_round"], row["width"]))}
+            yield {"part": run.part, **row, "val": found.get((row["best_round"], row["width"]))}
 
 
 def planned(out: Path) -> list[LeverRun]:
@@ -112,4 +92,4 @@ def planned(out: Path) -> list[LeverRun]:
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(__doc__, planned, with_validation)
