@@ -87,7 +87,8 @@ def bundle(
         f"Bundle: {made.path}, {len(costs)} bases, {costs[-1].bytes / 1e6:.1f} MB; "
         f"width {costs[0].width} works with the first {costs[0].bytes / 1e6:.2f} MB"
     )
-    if made.manifest.norm == "global" and main_scores(read_result(run))[0].get("norm") == "client":
+    normed = made.manifest.graph is None or made.manifest.graph.norms
+    if normed and made.manifest.norm == "global" and main_scores(read_result(run))[0].get("norm") == "client":
         note("the run's main scores use each client's own norm statistics; the bundle has one set for all")
 
 
