@@ -25,6 +25,8 @@ from splitmix.core.types import Layout, Part
 from splitmix.core.width import Width
 from splitmix.nets import layers
 from splitmix.nets.digit import Digit
+from splitmix.nets.native.stages import NativeStages
+from splitmix.nets.stages import Stages
 from splitmix.objectives.adversarial import Adversarial
 
 ATOM, BASES, BATCH, REPEATS = Width(1, 8), 8, 32, 9
@@ -35,13 +37,15 @@ def adversarial_step() -> dict[str, Any]:
     """Dual norms with tracked statistics, PGD of seven steps: ours against the loop over stock nets, taken in turns.
 
     `looped_seconds` is our own code with one base at a time, `unfolded_seconds` side by side, but with an attack on
-    the net as it is: norms by themselves, and PyTorch's own way back to the images. Processor time.
+    the net as it is: norms by themselves, and PyTorch's own way back to the images; `native_seconds` is on C kernels.
+    Processor time.
     """
     x = torch.rand(BATCH, 28, 28, 3).permute(0, 3, 1, 2)
     y = torch.arange(BATCH) % 10
     sides = {
         "": partial(_ours([tuple(range(BASES))]), x, y),
         "unfolded_": partial(unfolded, _ours([tuple(range(BASES))], Unfolded), x, y),
+        "native_": partial(_ours([tuple(range(BASES))], stages=NativeStages()), x, y),
         "looped_": partial(_ours([(base,) for base in range(BASES)]), x, y),
         "plain_": partial(_plain(), x.contiguous(), y),
     }
@@ -53,7 +57,7 @@ def adversarial_step() -> dict[str, Any]:
     ratios = [plain / ours for plain, ours in zip(times["plain_"][1:], times[""][1:], strict=True)]
     others = {
         f"{side}ratio": median(other / ours for other, ours in zip(times[side][1:], times[""][1:], strict=True))
-        for side in ("unfolded_", "looped_")
+        for side in ("unfolded_", "native_", "looped_")
     }
     return {**seconds, "ratio": median(ratios), "ratios": ratios, **others}
 
@@ -72,9 +76,11 @@ def unfolded(step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor) -> No
     layers.FEW = few
 
 
-def _ours(groups: list[tuple[int, ...]], kind: type[Parts] = Parts) -> Callable[[Tensor, Tensor], None]:
+def _ours(
+    groups: list[tuple[int, ...]], kind: type[Parts] = Parts, stages: Stages | None = None
+) -> Callable[[Tensor, Tensor], None]:
     """A step of all bases: those of a group are attacked and trained side by side, groups one after the other."""
-    net = Net(partial(Digit, dual=True))
+    net = Net(partial(Digit, dual=True, stages=stages))
     weights = net.init(Layout(BASES, ATOM), 0, tracked=True)
     names = net.parameter_names(ATOM)
     leaves = [{n: v[list(g)].clone().requires_grad_(n in names) for n, v in weights.items()} for g in groups]

@@ -239,32 +239,33 @@ def started(program: Program, python: Path, work: Path, log: Path) -> Iterator[P
 
 
 def environment(program: Program, envs: Path) -> Path:
-    """The Python of a program's environment, which is made if it is not there; with PyTorch as it is here."""
+    """The Python of a program's environment, which is made if it is not there; with the PyTorch that is here."""
     if program.needs is None:
         return Path(sys.executable)
     folder = envs / program.name.removeprefix("by_")
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pinned = f"torch=={torch.__version__.partition('+')[0]}"
-        (folder / "constraints.txt").write_text(pinned + "\n")
-        install: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "-c",
-            folder / "constraints.txt",
-            pinned,
-            *program.needs,
-        ]
+        share_torch(next(folder.glob("lib/python*/site-packages")), envs / "shared")
+        (folder / "constraints.txt").write_text(f"torch=={torch.__version__}\n")
+        pinned = ("-c", str(folder / "constraints.txt"), "torch")
+        install = [str(python), "-m", "pip", "install", "--quiet", *pinned, *program.needs]
         done = subprocess.run(install, capture_output=True, text=True)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             raise PeerError(f"it does not install: {(errors or ['pip failed'])[-1][:300]}")
         ready.touch()
     return python
+
+
+def share_torch(packages: Path, shared: Path) -> None:
+    """Let an environment see our PyTorch, and nothing else of ours: all have the very same, and none loads it anew."""
+    shared.mkdir(parents=True, exist_ok=True)
+    ours = Path(torch.__file__).parents[1]
+    for path in (*ours.glob("torch-*.dist-info"), *(ours / name for name in ("torch", "torchgen", "functorch"))):
+        if path.exists() and not (shared / path.name).exists():
+            (shared / path.name).symlink_to(path)
+    (packages / "shared.pth").write_text(f"{shared}\n")
 
 
 def measure(
@@ -299,7 +300,9 @@ def measure(
             most=most,
         )
         for title, peer in peers.items():
-            found = {"accuracy": peer.ask("score")["accuracy"], "peak_mb": peer.peak_mb}
+            told_last = peer.ask("score")
+            found = {"accuracy": told_last["accuracy"], "peak_mb": peer.peak_mb}
+            found |= {"shares": told_last["shares"]} if told_last.get("shares") else {}
             rows.append({**shared, "peer": title, **found, **turns.row(title, "splitmix")})
             print(told(rows[-1]), flush=True)
     return rows

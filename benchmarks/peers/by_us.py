@@ -20,6 +20,7 @@ from splitmix.data.partition import Rows
 from splitmix.data.task import make_task
 from splitmix.engines.clients import TaskClients
 from splitmix.engines.simulator import Simulator, default_workers
+from splitmix.engines.stopwatch import Stopwatch
 from splitmix.methods.bases import SplitMix
 from splitmix.methods.nested import FedAvg
 from splitmix.nets import NETS
@@ -55,17 +56,26 @@ def main() -> None:
     weights = {name: torch.stack([start[i] for start in starts]) for i, name in enumerate(names)}
     plan = Plan(work.lr, batch=work.batch, momentum=work.momentum, weight_decay=work.weight_decay)
     cohort = len(work.cohorts[0])
-    with Simulator(net, method.layout, clients_of(work), Plain(), default_workers()) as engine:
+    clients = clients_of(work)
+    with Simulator(net, method.layout, clients, Plain(), default_workers()) as engine:
 
         def train(round: int) -> None:
             nonlocal weights
             how = Federation(round + 1, plan, Constant(), cohort)
             weights = federate(method, engine, net, weights, how, start=round)
 
+        def shares() -> dict[str, float]:
+            """Of a round that is watched, after those that were timed."""
+            watch = Stopwatch()
+            how = Federation(1, plan, Constant(), cohort)
+            with Simulator(net, method.layout, clients, Plain(), default_workers(), stopwatch=watch) as watched:
+                federate(method, watched, net, weights, how)
+            return watch.shares()
+
         def predict(x: Tensor) -> Tensor:
             return net.run(method.layout.width, weights, x).mean(0)
 
-        serve(train, lambda: work.accuracy(predict))
+        serve(train, lambda: work.accuracy(predict), shares)
 
 
 if __name__ == "__main__":

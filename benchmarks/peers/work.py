@@ -107,8 +107,10 @@ def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-def serve(train: Callable[[int], None], score: Callable[[], float]) -> None:
-    """Do what is asked for, round after round."""
+def serve(
+    train: Callable[[int], None], score: Callable[[], float], shares: Callable[[], dict[str, float]] = dict
+) -> None:
+    """Do what is asked for, round after round; at the end tell how well, and where a round's time went."""
     round = 0
     say(ready=True)
     for word in words():
@@ -117,4 +119,4 @@ def serve(train: Callable[[int], None], score: Callable[[], float]) -> None:
             round += 1
             say(done=round)
         else:
-            say(accuracy=score())
+            say(accuracy=score(), shares=shares())
