@@ -6,7 +6,7 @@ Runs whose rows are there already are left out, a run that was begun goes on, an
 is measured: stop it whenever you like. The page of what is there by then: `python benchmarks/evidence.py robustness`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from study import StudyRun, carry_out
 
 from splitmix.attacks import find_attack
 from splitmix.compare.suite import Setups, Workshop, run_once
-from splitmix.core.width import Width, parse_width
+from splitmix.core.width import parse_width
 from splitmix.runs.config import Config, make_config
 from splitmix.runs.measure.evaluate import open_run
 from splitmix.runs.measure.grid import Sweep, measure_grid
@@ -44,12 +44,7 @@ MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they ar
     "no attacks": {},
 }
 SEEDS = (1, 2)
-SWEEPS: dict[
-    str, tuple[str | dict[str, object], int, Sequence[Width], Sequence[float]]
-] = {  # by the file of the grid: attack, images of each client, widths, dials
-    "grid.json": ({"name": "pgd20", "restarts": 2}, 10, WIDTHS, (0.0, 0.5, 1.0)),
-    "grid-autoattack.json": ("autoattack", 2, [WIDTHS[0], WIDTHS[-1]], (0.0, 1.0)),
-}
+ATTACK, IMAGES = {"name": "pgd20", "restarts": 2}, 10  # of each client
 
 
 @dataclass(frozen=True)
@@ -63,14 +58,12 @@ class DialRun(StudyRun):
 
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         run_once(setups.of(self.config), self.folder, workshop)
-        if self.label == "no attacks":
-            return
-        run = open_run(self.folder, fixed=True, root=workshop.root)
-        for name, (attack, images, widths, dials) in SWEEPS.items():
-            if not (self.folder / name).exists():
-                served = [width for width in widths if width in run.setup.mixes()]
-                sweep = Sweep(served, dials if run.setup.dial else (), find_attack(attack), images, seed=1)
-                write_record(self.folder / name, measure_grid(run, sweep, workers=workshop.workers))
+        if not (self.folder / "grid.json").exists() and self.label != "no attacks":
+            run = open_run(self.folder, fixed=True, root=workshop.root)
+            widths = [width for width in WIDTHS if width in run.setup.mixes()]
+            dials = (0.0, 0.5, 1.0) if run.setup.dial else ()
+            sweep = Sweep(widths, dials, find_attack(ATTACK), IMAGES, seed=1)
+            write_record(self.folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
 
 
 def planned(out: Path) -> list[DialRun]:
@@ -86,8 +79,7 @@ def measured(run: DialRun) -> Iterator[Row]:
     """Accuracy on all test images at dial 0, and on some of them at every dial and under attack."""
     for row in rows_of(run.folder):
         if row.get("part") == "grid" or row["norm"] == "client":
-            stronger = "" if "AutoAttack" not in (row["attack"] or "") else ", AutoAttack"
-            part = run.label + stronger if row.get("part") == "grid" else f"{run.label}, all images"
+            part = run.label if row.get("part") == "grid" else f"{run.label}, all images"
             yield {**row, "part": part}
 
 

@@ -92,8 +92,8 @@ def rows_of(folder: Path) -> Iterator[Row]:
             "value": score["accuracy"],
             "by_client": score["clients"],
         }
-    for path in sorted(folder.glob("grid*.json"), reverse=True):
-        grid = json.loads(path.read_text())
+    if (folder / "grid.json").exists():
+        grid = json.loads((folder / "grid.json").read_text())
         shared = {key: grid[key] for key in ("clients", "samples", "images", "split", "norm", "attack", "interval")}
         yield from ({**about, "part": "grid", **shared, **row} for row in grid["rows"])
 
@@ -141,6 +141,7 @@ def page(name: str) -> str:
         common_seeds=common_seeds,
         difference=difference,
         turned=turned,
+        beside=beside,
         human=human,
         toml=toml,
         norms=NORM_TEXT,
@@ -232,10 +233,14 @@ def difference_text(found: PairedDifference) -> str:
 
 def turned(rows: Iterable[Row], width: str, what: str) -> str:
     """What a turn of the dial from 0 to 1 changes, by client and seed."""
-    low, high = (
-        {row["seed"]: row[f"{what}_clients"] for row in where(rows, width=width, robust=dial)} for dial in (0.0, 1.0)
-    )
-    return difference_text(paired_bootstrap(high, low))
+    rows = list(rows)
+    return beside(where(rows, width=width, robust=1.0), where(rows, width=width, robust=0.0), what)
+
+
+def beside(some: Iterable[Row], others: Iterable[Row], what: str) -> str:
+    """How far one model is from another, by client and seed, in two grids of the same images."""
+    one, other = ({row["seed"]: row[f"{what}_clients"] for row in rows} for rows in (some, others))
+    return difference_text(paired_bootstrap(one, other))
 
 
 def lead(one: Sequence[float], other: Sequence[float]) -> float:
