@@ -100,10 +100,15 @@ def compile_to(path: Path, compiler: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, suffix=".so", delete=False) as file:
             made = Path(file.name)
+    except OSError as error:
+        refuse(error)
+    try:
         run([compiler, *FLAGS, *(str(HERE / name) for name in SOURCES), "-o", str(made), "-lm"])
         made.replace(path)
     except OSError as error:
         refuse(error)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def run(command: list[str]) -> bytes:
