@@ -1,7 +1,8 @@
 """Bases in memory, on ONNX Runtime or on PyTorch; which of the two is a matter of what is installed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -77,8 +78,14 @@ def open_bases(manifest: Manifest, rows: Iterable[Arrays], backend: str) -> Base
 
 def as_tensor(array: Array) -> Any:
     """A tensor of PyTorch with the same numbers, where that is installed."""
+    return tensor_maker()(array)
+
+
+@cache
+def tensor_maker() -> Callable[[Array], Any]:
+    """Looked for once: to small nets an import statement is a tenth of their time."""
     try:
         from torch import from_numpy
     except ImportError:
-        return array
-    return from_numpy(array)
+        return lambda array: array
+    return from_numpy  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -72,15 +73,19 @@ class OnnxBases:
     def votes(self, start: int, stop: int, x: NDArray[Any], robust: float) -> Array:
         """Logits (base, n, class) of the bases of a range."""
         votes = np.empty((stop - start, len(x), self.graph.classes), np.float32)
-        at_once = max(1, min(BATCH, MOST_NUMBERS // self.graph.outline.largest))
         norms = self.folded.at(robust)
         for base in range(start, stop):
-            for first in range(0, len(x), at_once):
-                given = {SAMPLE: x[first : first + at_once]}
+            for first in range(0, len(x), self.at_once):
+                given = {SAMPLE: x[first : first + self.at_once]}
                 if self.graph.norms:
                     given[NORMS] = norms[base]
-                (votes[base - start, first : first + at_once],) = run_session(self.sessions[base], [LOGITS], given)
+                (votes[base - start, first : first + self.at_once],) = run_session(self.sessions[base], [LOGITS], given)
         return votes
+
+    @cached_property
+    def at_once(self) -> int:
+        """Samples that run together."""
+        return max(1, min(BATCH, MOST_NUMBERS // self.graph.outline.largest))
 
     def bytes(self, bases: int) -> int:
         """Memory of so many bases: their weights, and the most that lives at once while a sample runs."""
