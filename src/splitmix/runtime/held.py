@@ -88,4 +88,4 @@ def tensor_maker() -> Callable[[Array], Any]:
         from torch import from_numpy
     except ImportError:
         return lambda array: array
-    return from_numpy  # type: ignore[no-any-return]
+    return from_numpy
