@@ -27,7 +27,7 @@ test: $(READY)  ## all tests; federations mostly wait, so they run beside the ot
 test-here: $(READY)  ## the tests without federations of processes
 	$(BIN)/python -m pytest $(HALVES)
 
-test-fast: $(READY)  ## the inner loop: each room without what is slow (three quarters of a minute)
+test-fast: $(READY)  ## the inner loop: each room without what is slow (a good half minute on two cores)
 	$(BIN)/python -m pytest $(HALVES) -m 'not slow and not federation'
 
 test-federation: $(READY)  ## real Flower processes, killed, refused and resumed (some minutes)
