@@ -49,6 +49,13 @@ LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
 }
 TASKS: dict[str, dict[str, object]] = {
     "digits": {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10},
+    "digits of all clients": {
+        "task": "digits",
+        "rounds": 300,
+        "eval_every": 20,
+        "checkpoint_every": 10,
+        "kernels": "native",  # the same sums in C, as three hundred rounds are long
+    },
     "office-caltech10": {
         "task": "office-caltech10",
         "lr": 0.01,  # the best of three on validation images, for Split-Mix and for FedAvg: results/rates.md
@@ -80,14 +87,18 @@ def with_validation(run: LeverRun) -> Iterator[Row]:
             yield {"part": run.part, **row, "val": found.get((row["best_round"], row["width"]))}
 
 
+def slug(name: str) -> str:
+    return name.lower().replace(", ", "-").replace(" ", "-").replace("/", "-")
+
+
 def planned(out: Path) -> list[LeverRun]:
     """Each lever with every seed before the next one."""
     return [
-        LeverRun(f"{task}: {name}", name, make_config(TASKS[task] | LEVERS[name] | {"seed": seed}), out / folder)
+        LeverRun(f"{task}: {name}", name, make_config(TASKS[task] | LEVERS[name] | {"seed": seed}), out / slug(folder))
         for task in TASKS
         for name in LEVERS
         for seed in SEEDS
-        for folder in [f"{task}-{name.lower().replace(', ', '-').replace(' ', '-').replace('/', '-')}-{seed}"]
+        for folder in [f"{task}-{name}-{seed}"]
     ]
 
 
