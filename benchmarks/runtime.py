@@ -1,6 +1,6 @@
 """A model at run time: what turning the dial costs, each width's price on ONNX Runtime and on PyTorch, and memory.
 
-python benchmarks/runtime.py    writes rows and results/runtime.md (about a minute on one core)
+python benchmarks/runtime.py    writes rows and results/runtime.md (about two minutes on one core)
 
 All on one thread, in turns. Times are the processor's, so that other programs on the machine do not count; weights are
 random, which changes no time. A width runs some images in a row in each turn, as it does on a device, where no other
@@ -37,7 +37,7 @@ from helpers.bundles import random_bundle  # noqa: E402
 
 ROBUST = 0.3
 TURNS = 25
-ROW = 10  # images of one backend, before the other has its turn
+ROW = 40  # images of one backend, before the other has its turn: the first five or so still find its caches
 TABLE = ("digit", "preresnet18", "alexnet")
 opened: list[str] = []  # files that were opened while the dial was turned
 listening = False
@@ -125,7 +125,7 @@ def widths(net: str, path: Path) -> list[dict[str, Any]]:
     models = {backend: Model.load(path, backend=backend) for backend in BACKENDS}
     model = models["onnx"]
     image = np.random.default_rng(0).integers(0, 256, (1, *model.image), dtype=np.uint8)
-    turns = 2 * TURNS if net == "digit" else 10
+    turns = TURNS if net == "digit" else 5
     rows = []
     for width in model.widths:
         ways: dict[Any, Callable[[], object]] = {b: partial(m, image, width, ROBUST) for b, m in models.items()}

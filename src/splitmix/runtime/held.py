@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,9 +52,14 @@ class Held:
     def votes(self, start: int, stop: int, x: NDArray[Any], robust: float) -> Array:
         """Logits (base, n, class) of the bases of a range, all of them finite."""
         votes = self.bases.votes(start, stop, x, robust)
-        if not np.isfinite(votes).all():
+        if not all_finite(votes):
             raise UserError("the model's numbers overflow on these images; bundle another run")
         return votes
+
+
+def all_finite(votes: Array) -> bool:
+    """Whether there is no NaN and nothing infinite: the sum of their squares tells, unless that itself overflows."""
+    return isfinite(np.vdot(votes, votes)) or bool(np.isfinite(votes).all())
 
 
 def usual_backend(manifest: Manifest) -> str:

@@ -72,15 +72,19 @@ class OnnxBases:
 
     def votes(self, start: int, stop: int, x: NDArray[Any], robust: float) -> Array:
         """Logits (base, n, class) of the bases of a range."""
-        votes = np.empty((stop - start, len(x), self.graph.classes), np.float32)
         norms = self.folded.at(robust)
+        if stop == start + 1 and 0 < len(x) <= self.at_once:  # one image on one base feels every array more
+            return self._logits(start, x, norms)[None]
+        votes = np.empty((stop - start, len(x), self.graph.classes), np.float32)
         for base in range(start, stop):
             for first in range(0, len(x), self.at_once):
-                given = {SAMPLE: x[first : first + self.at_once]}
-                if self.graph.norms:
-                    given[NORMS] = norms[base]
-                (votes[base - start, first : first + self.at_once],) = run_session(self.sessions[base], [LOGITS], given)
+                some = slice(first, first + self.at_once)
+                votes[base - start, some] = self._logits(base, x[some], norms)
         return votes
+
+    def _logits(self, base: int, x: NDArray[Any], norms: Array) -> Array:
+        given = {SAMPLE: x, NORMS: norms[base]} if self.graph.norms else {SAMPLE: x}
+        return run_session(self.sessions[base], [LOGITS], given)[0]
 
     @cached_property
     def at_once(self) -> int:
