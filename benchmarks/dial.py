@@ -33,14 +33,18 @@ COMMON: dict[str, object] = {
     "statistics": "client",  # which a choice would take too: clients differ in their domains
 }
 ATTACKED = {"name": "adversarial", "steps": 4}
+USUAL = {"name": "adversarial"}  # seven steps
+NATIVE: dict[str, object] = {"kernels": "native"}  # the same sums in C: attacks are long
+ALONE: dict[str, object] = {
+    "method": {"name": "fedavg", "width": "1/8"},
+    "norm_rate": 1.0,  # which there are no two norms to part by
+}
 MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they are for
+    "seven steps": NATIVE | {"objective": USUAL},
+    "seven steps only": NATIVE | ALONE | {"objective": USUAL | {"dual": False, "weight": 1.0}},
     "opened": {"objective": ATTACKED},
     "ten times": {"objective": ATTACKED, "norm_rate": 10.0},
-    "attacks only": {
-        "objective": ATTACKED | {"dual": False, "weight": 1.0},
-        "method": {"name": "fedavg", "width": "1/8"},
-        "norm_rate": 1.0,  # which there are no two norms to part by
-    },
+    "attacks only": ALONE | {"objective": ATTACKED | {"dual": False, "weight": 1.0}},
     "no attacks": {},
 }
 SEEDS = (1, 2)
