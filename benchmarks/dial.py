@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence import Row, rows_of
+from evidence import Row, read_rows, rows_of, where
 from study import StudyRun, carry_out
 
 from splitmix.attacks import find_attack
@@ -49,6 +49,7 @@ MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they ar
 }
 SEEDS = (1, 2)
 ATTACK, IMAGES = {"name": "pgd20", "restarts": 2}, 10  # of each client
+ENSEMBLE, MORE = "autoattack", 20  # of the first client of each domain: it takes hundreds of times as long
 
 
 @dataclass(frozen=True)
@@ -70,21 +71,45 @@ class DialRun(StudyRun):
             write_record(self.folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
 
 
+@dataclass(frozen=True)
+class EnsembleRun(DialRun):
+    """A model of before, under AutoAttack at both ends of its dial."""
+
+    @property
+    def done(self) -> bool:
+        return self.label in {row["part"] for row in where(read_rows(PAGE), config=self.config.digest())}
+
+    def perform(self, setups: Setups, workshop: Workshop) -> None:
+        run = open_run(self.folder, fixed=True, root=workshop.root)
+        first = {domain: client for client, domain in reversed(run.setup.domains.items())}
+        widths = [width for width in (WIDTHS[0], WIDTHS[-1]) if width in run.setup.mixes()]
+        dials = (0.0, 1.0) if run.setup.dial else ()
+        sweep = Sweep(widths, dials, find_attack(ENSEMBLE), MORE, seed=1, clients=tuple(first.values()))
+        write_record(self.folder / "grid-ensemble.json", measure_grid(run, sweep, workers=workshop.workers))
+
+
 def planned(out: Path) -> list[DialRun]:
-    """All models with one seed before the next."""
-    return [
+    """All models with one seed before the next, and then the slowest attack on two of them."""
+    runs = [
         DialRun(part, make_config(COMMON | MODELS[part] | {"seed": seed}), out / f"{part.replace(' ', '-')}-{seed}")
         for seed in SEEDS
         for part in MODELS
+    ]
+    return runs + [
+        EnsembleRun(f"{run.label}, {ENSEMBLE}", run.config, run.folder)
+        for run in runs
+        if run.label.startswith("seven steps") and run.config.seed == SEEDS[0]
     ]
 
 
 def measured(run: DialRun) -> Iterator[Row]:
     """Accuracy on all test images at dial 0, and on some of them at every dial and under attack."""
     for row in rows_of(run.folder):
-        if row.get("part") == "grid" or row["norm"] == "client":
-            part = run.label if row.get("part") == "grid" else f"{run.label}, all images"
-            yield {**row, "part": part}
+        match isinstance(run, EnsembleRun), row.get("part"):
+            case (True, "grid-ensemble") | (False, "grid"):
+                yield {**row, "part": run.label}
+            case (False, None) if row["norm"] == "client":
+                yield {**row, "part": f"{run.label}, all images"}
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def publish(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def rows_of(folder: Path) -> Iterator[Row]:
-    """What a finished run, its grid, or a tuning says."""
+    """What a finished run, its grids, or a tuning says."""
     if (folder / "tuning.json").exists():
         yield from trials_of(json.loads((folder / "tuning.json").read_text()))
         return
@@ -92,10 +92,10 @@ def rows_of(folder: Path) -> Iterator[Row]:
             "value": score["accuracy"],
             "by_client": score["clients"],
         }
-    if (folder / "grid.json").exists():
-        grid = json.loads((folder / "grid.json").read_text())
+    for file in sorted(folder.glob("grid*.json")):
+        grid = json.loads(file.read_text())
         shared = {key: grid[key] for key in ("clients", "samples", "images", "split", "norm", "attack", "interval")}
-        yield from ({**about, "part": "grid", **shared, **row} for row in grid["rows"])
+        yield from ({**about, "part": file.stem, **shared, **row} for row in grid["rows"])
 
 
 def trials_of(tuning: Mapping[str, Any]) -> Iterator[Row]:

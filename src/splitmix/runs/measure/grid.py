@@ -74,6 +74,7 @@ class Sweep:
     attack: Attack | None = None
     images: int | None = None  # of each client; None: all
     seed: int = 0
+    clients: Sequence[int] = ()  # none: all
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
@@ -101,7 +102,8 @@ def measure_grid(
     on_answer: Callable[[], None] = lambda: None,
 ) -> GridRecord:
     """Score every width at every dial, on the images as they are and under the attack; the same images for all."""
-    dials, mixes, domains = check_dials(run, sweep.dials), run.setup.mixes(sweep.widths), run.setup.domains
+    dials, mixes = check_dials(run, sweep.dials), run.setup.mixes(sweep.widths)
+    domains = {client: run.setup.domains[client] for client in sweep.clients} or run.setup.domains
     clean = [replace(run.question, robust=dial, images=sweep.images, seed=sweep.seed) for dial in dials]
     attacked = [replace(question, attack=sweep.attack) for question in clean] if sweep.attack else []
     begin(len(attacked or clean) * len(domains))  # an attack takes all the time
