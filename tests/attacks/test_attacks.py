@@ -1,33 +1,25 @@
 """Attacks: balls and boxes, worst cases known by hand, stacked against looped, names and mistakes."""
 
-import sys
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn, tensor
+from torch import tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from helpers.toys import ATOM, LAYOUT, Tiny, bases, toy_split
+from helpers.attacked import rng, toy_batch, toy_net
+from helpers.toys import ATOM, LAYOUT, Tiny, bases
 from splitmix.attacks import ATTACKS, find_attack
-from splitmix.attacks.autoattack import AutoAttack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.batches import Optimizer
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
-from splitmix.core.types import Plan
 
 STRONG = PGD(eps=0.1, steps=3, step=0.05)
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def weigh(*weights):
@@ -38,24 +30,6 @@ def weigh(*weights):
 
 def pixels(*values):
     return tensor(values, dtype=torch.float64).view(1, 1, 1, -1)
-
-
-@cache
-def toy_net():
-    """A small net that has learned the stripes."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.Tanh(), nn.Linear(16, 3))
-    x, y = toy_batch()
-    optimizer = Optimizer(dict(net.named_parameters()), (), Plan(lr=0.3, momentum=0.9))
-    for _ in range(60):
-        optimizer.step(F.cross_entropy(net(x), y))
-    net.zero_grad()
-    return net
-
-
-def toy_batch(samples=64):
-    return toy_split(samples, seed=7).batch(torch.arange(samples))
 
 
 def stacked_net(count=3):
@@ -236,55 +210,6 @@ def test_our_pgd_walks_where_foolbox_walks(norm):
         foolbox.PyTorchModel(net, bounds=(0, 1), device="cpu"), x, y, epsilons=0.1
     )
     assert_close(attack(net, x, y, rng()), expected, atol=1e-9, rtol=0)
-
-
-@pytest.fixture
-def short_ensemble(monkeypatch):
-    """The ensemble with fewer steps of each attack."""
-    pytest.importorskip("pyautoattack")
-    make = AutoAttack._ensemble
-
-    def shortened(*arguments):
-        made = make(*arguments)
-        made.square.n_queries, made.fab.n_iter, made.apgd.n_iter = 200, 20, 50
-        return made
-
-    monkeypatch.setattr(AutoAttack, "_ensemble", shortened)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("short_ensemble")
-def test_the_ensemble_is_at_least_as_strong_as_ours_and_stays_in_the_ball():
-    x, y = toy_batch(5)
-    net = deepcopy(toy_net()).requires_grad_(False)
-    ours = PGD(eps=0.18, steps=20, step=0.02, restarts=2)
-    theirs = find_attack({"name": "autoattack", "eps": 0.18})  # three classes: no targeted attacks
-    state = torch.get_rng_state()
-    fooled, found = (attack(net, x, y, rng()) for attack in (ours, theirs))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert (found - x).abs().max() <= 0.18 + 1e-6
-    assert ((found >= 0) & (found <= 1)).all()
-    assert (net(found).argmax(1) == y).sum() <= (net(fooled).argmax(1) == y).sum() < len(y)
-    assert torch.equal(theirs(net, x, y, rng()), found)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("short_ensemble")
-def test_the_whole_ensemble_takes_images_in_the_order_of_our_batches():
-    x = toy_batch(1)[0]
-    x = x.expand(-1, 2, -1, -1).contiguous(memory_format=torch.channels_last)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)).requires_grad_(False)
-    found = find_attack({"name": "autoattack", "eps": 0.001})(net, x, net(x).argmax(1), rng())  # all four attacks
-    assert (found - x).abs().max() <= 0.001 + 1e-6
-
-
-def test_the_ensemble_names_its_package_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyautoattack", None)
-    x, y = toy_batch(4)
-    with pytest.raises(UserError, match=r'pip install "splitmix\[attacks\]"'):
-        find_attack("autoattack")(toy_net(), x, y, rng())
 
 
 # Names and mistakes
