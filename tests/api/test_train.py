@@ -114,9 +114,22 @@ class Odd(torch.nn.Module):
         return logits if self.fails else (logits, x)
 
 
+def drawn(width):
+    """A net with a permutation of its own in every copy."""
+    net = plain_build(width)
+    net.register_buffer("places", torch.randperm(1000))
+    return net
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
+        (
+            {"build": lambda width: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))},
+            "has a lazy layer: '1.",
+        ),
+        ({"build": drawn}, "draws its buffer 'places' anew whenever it is built"),
+        ({"build": lambda width: plain_build(width).requires_grad_(False)}, "nothing in the net learns"),
         ({"task": "minni"}, "did you mean 'mini'"),
         ({"rond": 3}, "did you mean 'rounds'"),
         ({"build": lambda width: torch.nn.Linear(3, 3)}, "cannot take the images of 'arrays'"),

@@ -126,6 +126,10 @@ STACKABLE = {
     "a norm of what all bases see": (pooled(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), channels=4), IMAGE),
     "a norm without statistics": (pooled(nn.BatchNorm2d(3, track_running_stats=False), channels=3), IMAGE),
     "a norm of whole maps": (pooled(nn.Conv2d(3, 4, 1), nn.LayerNorm((4, 8, 8)), channels=4), IMAGE),
+    "norms of single channels": (
+        pooled(nn.Conv2d(3, 4, 1), nn.InstanceNorm2d(4, affine=True), nn.InstanceNorm2d(4), channels=4),
+        IMAGE,
+    ),
     "slopes": (pooled(nn.Conv2d(3, 4, 3), nn.PReLU(4), nn.Conv2d(4, 4, 3), nn.PReLU(), channels=4), IMAGE),
     "dropout by a function": (pooled(nn.Conv2d(3, 4, 3), Lambda(F.dropout), channels=4), IMAGE),
     "channels that are weighed": (pooled(nn.Conv2d(3, 4, 1), Lambda(weighed), channels=4), IMAGE),

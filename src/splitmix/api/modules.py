@@ -49,7 +49,8 @@ def plain_module(setup: Setup, weights: Weights, mix: Sequence[Part], robust: fl
     times = Counter(mix)
     width, shares = mix[0].width, [count / len(mix) for count in times.values()]
     entries = cut(setup.net, setup.method.layout, weights, tuple(times))
-    if setup.config.norm == "local" or not setup.net.statistic_names(width) <= entries.keys():
+    statistics = setup.net.statistic_names(width)
+    if (statistics and setup.config.norm == "local") or not statistics <= entries.keys():
         raise UserError(
             "the norm statistics of this run stayed with its clients, and a module needs some; train with norm=post or "
             "norm=tracked, without privacy"

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from splitmix.core.reproducible import drawing_for
 from splitmix.core.types import Layout, Weights, at_width
@@ -143,9 +144,7 @@ class Net:
         with drawing_for(torch.device("cpu"), "init", *address):
             module = _with_norms(self.build(width), "stored" if tracked else "batch")
         squeeze = _stackable(module)
-        entries = {
-            name: value.detach()[0] if squeeze else value.detach() for name, value in module.state_dict().items()
-        }
+        entries = {name: value.detach()[0 if squeeze else ...] for name, value in entries_of(module).items()}
         if rescale and width != 1:
             for name in _rescaled_names(module) if self.rescaled is None else self.rescaled:
                 entries[name] = entries[name] * float(width) ** 0.5
@@ -167,22 +166,27 @@ class Template:
     def __init__(self, module: nn.Module) -> None:
         self.module, self.stackable = module, _stackable(module)
         self.fragile = _has_strided_points(module)
-        entries = module.state_dict()
+        entries = entries_of(module)
         self.shapes = {name: value.shape[1 if self.stackable else 0 :] for name, value in entries.items()}
-        self.parameters = {name for name, _ in module.named_parameters()}
+        self.parameters = {name for name, value in entries.items() if value.requires_grad}  # not those that are frozen
         self.norms = {name for name in entries if is_norm(module.get_submodule(name.rpartition(".")[0]))}
         self.statistics = {name for name in self.norms if name.rpartition(".")[2].startswith("running_")}
-        self._places = [
-            (owned, entry, name)
-            for prefix, layer in module.named_modules()
+        names = {id(value): name for name, value in entries.items()}
+        held: list[tuple[dict[str, Any], str, Tensor]] = [
+            (owned, entry, value)
+            for layer in module.modules()
             for owned in (layer._parameters, layer._buffers)
-            for entry in owned
-            if (name := f"{prefix}.{entry}".removeprefix(".")) in entries
+            for entry, value in owned.items()
+            if value is not None
         ]
+        self._places = [(owned, entry, names[id(value)]) for owned, entry, value in held if id(value) in names]
+        self._constants = [(owned, entry, value) for owned, entry, value in held if id(value) not in names]
 
     def __call__(self, weights: Weights, x: Tensor, robust: float | Tensor = 0.0) -> Tensor:
         for owned, entry, name in self._places:  # what functional_call does, without its checks on every call
             owned[entry] = weights[name]
+        for owned, entry, value in self._constants:
+            owned[entry] = value.to(x.device)
         if isinstance(robust, float | int) and robust == 0:
             return self.module(x)  # type: ignore[no-any-return]
         return self.module(x, robust)  # type: ignore[no-any-return]
@@ -190,6 +194,18 @@ class Template:
     def set_training(self, training: bool) -> None:
         if self.module.training != training:
             self.module.train(training)
+
+
+def entries_of(module: nn.Module) -> dict[str, Tensor]:
+    """The numbers of a module by name: one that stands in several places has the first of its names.
+
+    Whole numbers, such as places and masks, are no weights: they are as `build` makes them.
+    """
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            found.setdefault(id(value), (name, value))
+    return dict(found.values())
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -201,9 +217,9 @@ def _with_norms(module: nn.Module, norm: str) -> nn.Module:
     if norm == "folded":
         return module.without_norms()  # type: ignore[operator,no-any-return]
     for layer in module.modules():
-        if isinstance(layer, TorchNorm):
+        if isinstance(layer, _NormBase):
             layer.num_batches_tracked = None
-            layer.track_running_stats = norm != "batch"
+            layer.track_running_stats = norm != "batch" and layer.running_mean is not None
         if is_norm(layer) and norm == "batch":
             layer.running_mean, layer.running_var = None, None  # type: ignore[assignment]
         if is_norm(layer) and norm == "measure":
@@ -219,7 +235,7 @@ def _rescaled_names(module: nn.Module) -> list[str]:
         for prefix, layer in module.named_modules()
         if not is_norm(layer) and isinstance(getattr(layer, "weight", None), nn.Parameter)
     ]
-    present = set(module.state_dict())
+    present = entries_of(module).keys()
     return [
         f"{prefix}.{entry}" for prefix in layers[1:] for entry in ("weight", "bias") if f"{prefix}.{entry}" in present
     ]

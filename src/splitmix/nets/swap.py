@@ -166,13 +166,24 @@ class OwnNorm(BatchNorm):
 class GroupNorm(Layer):
     """Norm over groups of each base's channels."""
 
-    def __init__(self, layer: nn.GroupNorm, call: Call) -> None:
+    def __init__(self, layer: Any, call: Call) -> None:
         super().__init__(layer, call)
         self.groups, self.eps = layer.num_groups, layer.eps
 
     def forward(self, x: Tensor) -> Tensor:
         bases, channels = self.weight.shape
         return F.group_norm(spread(x, bases, channels), bases * self.groups, *self.flat, self.eps)
+
+
+class ChannelNorm(GroupNorm):
+    """Norm of each channel by itself; without entries it does not matter whose channels they are."""
+
+    def __init__(self, layer: nn.InstanceNorm1d | nn.InstanceNorm2d, call: Call) -> None:
+        Layer.__init__(self, layer, call)
+        self.groups, self.eps = layer.num_features, layer.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.instance_norm(x, eps=self.eps) if self.weight is None else super().forward(x)
 
 
 class LayerNorm(Layer):
@@ -211,6 +222,7 @@ class PReLU(Layer):
 STACKED: dict[type[nn.Module], Callable[[Any, Call], nn.Module]] = {
     **{nn.Conv1d: Conv, nn.Conv2d: Conv, nn.Linear: Linear, nn.PReLU: PReLU},
     **{nn.GroupNorm: GroupNorm, nn.LayerNorm: LayerNorm, nn.Embedding: Embedding},
+    **{nn.InstanceNorm1d: ChannelNorm, nn.InstanceNorm2d: ChannelNorm},
 }
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 USUAL = {  # settings that the layers above take for granted
@@ -260,7 +272,10 @@ def named(layer: nn.Module, name: str) -> str:
 
 def _usual(layer: Any, name: str) -> Any:
     """The layer, if there is nothing about it that its other form does not know."""
-    odd = [f"{key}={getattr(layer, key)!r}" for key, usual in USUAL.items() if getattr(layer, key, usual) != usual]
+    known = USUAL
+    if STACKED.get(type(layer)) is ChannelNorm:
+        known = {"track_running_stats": False}  # with an affine map or without
+    odd = [f"{key}={getattr(layer, key)!r}" for key, usual in known.items() if getattr(layer, key, usual) != usual]
     if isinstance(layer, nn.Conv1d | nn.Conv2d) and _skips(layer) and any(layer.padding):
         odd.append("a kernel smaller than its padding")
     if layer._forward_hooks or layer._forward_pre_hooks or not {"weight", "bias"} >= layer._parameters.keys():
@@ -282,7 +297,7 @@ def _take_entries(target: nn.Module, layer: nn.Module, *, stacked: bool) -> None
         return value.detach().clone()[None if stacked else ...]
 
     for name, value in layer._parameters.items():
-        target.register_parameter(name, None if value is None else nn.Parameter(copy(value)))
+        target.register_parameter(name, None if value is None else nn.Parameter(copy(value), value.requires_grad))
     for name in target._buffers:
         kept = layer._buffers[name]  # none in a norm that tracks no statistics
         target._buffers[name] = None if kept is None else copy(kept)

@@ -80,7 +80,6 @@ def bundle_outcome(
     """
     check_objective(outcome.weights)
     check_method(config)
-    norm = served_norm(config, packing.calibrate)
     atom, result = parse_width(config.atom), outcome.result
     name, image, kind = str(result["net"]), image_of(outcome.result, packing.image), kind_of(result, packing.image)
     made = build_of(config, name, outcome, build)
@@ -89,7 +88,10 @@ def bundle_outcome(
         sampled = replace(sampled, build=made.on(sampled.made_up(2)))
     net = Net(weightless(sampled.build))
     check_entries(net, atom, outcome.weights)
-    norms = net.norm_names(atom)
+    norms, has_statistics = net.norm_names(atom), bool(net.statistic_names(atom))
+    if has_statistics:
+        check_norm(config, packing.calibrate)
+    norm: NormKind = "tracked" if config.norm == "tracked" else "global"
     rows = [{entry: value[row].numpy() for entry, value in outcome.weights.items()} for row in outcome.order]
     files = [
         base_bytes(row, norms, packing.storage, f"base {i} of the run")
@@ -112,7 +114,7 @@ def bundle_outcome(
             pixels=PIXELS[kind],
             classes=class_names(config.task, record.classes, packing.classes or result.get("classes", ())),
             norm=norm,
-            norm_text=NORM_TEXT[norm],
+            norm_text=NORM_TEXT[norm if has_statistics else "none"],
             storage=packing.storage,
             bases=[
                 BaseRecord(trained_as=base, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
@@ -149,8 +151,8 @@ def check_method(config: Config) -> None:
         )
 
 
-def served_norm(config: Config, calibrate: bool) -> NormKind:
-    """Which statistics the bundle has; a device must give one image the answer that it gives many."""
+def check_norm(config: Config, calibrate: bool) -> None:
+    """A bundle has the statistics of its norms; a device must give one image the answer that it gives many."""
     if find_privacy(config.privacy) is not None:
         raise UserError(
             "a run with privacy cannot be bundled, as no norm statistics left its clients and a device needs some; "
@@ -166,7 +168,6 @@ def served_norm(config: Config, calibrate: bool) -> NormKind:
             "a run with norm=batch normalises by the batch at hand, which a single image has not; "
             "give --calibrate to bundle it with fixed statistics, one set for all clients"
         )
-    return "tracked" if config.norm == "tracked" else "global"
 
 
 def build_of(config: Config, name: str, outcome: Outcome, given: Build | None) -> Build:

@@ -6,12 +6,13 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from splitmix.core.batches import as_images
 from splitmix.core.errors import UserError
 from splitmix.core.inputs import Kind, Scaling, made
 from splitmix.core.method import Method
-from splitmix.core.net import Build, Net
+from splitmix.core.net import Build, Net, entries_of
 from splitmix.core.objective import Attack, Objective, Trial
 from splitmix.core.width import Width
 from splitmix.data.task import Task
@@ -139,6 +140,7 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
         raise UserError(
             f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
         ) from None
+    check_entries(module, build(width))
     wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
     if wanted is not None and len(wanted) == len(shape) and wanted != shape:
         raise UserError(
@@ -154,6 +156,24 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
     if logits.dim() != 2 or logits.shape[1] != task.classes:
         given = tuple(logits.shape[1:])
         raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")
+
+
+def check_entries(module: nn.Module, again: nn.Module) -> None:
+    """Refuse a net whose weights have no shapes yet, or whose whole numbers are others whenever it is built."""
+    lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
+    if lazy:
+        raise UserError(
+            f"the net has a lazy layer: '{lazy[0]}' has no shape before a batch has come; give the layer its input size"
+        )
+    if not any(value.requires_grad for value in module.parameters()):
+        raise UserError("nothing in the net learns: none of its parameters requires a gradient; leave some unfrozen")
+    held, others = entries_of(module), dict(again.named_buffers())
+    for name, value in module.named_buffers():
+        if name not in held and not torch.equal(value, others[name]):
+            raise UserError(
+                f"the net draws its buffer '{name}' anew whenever it is built, and it is not among the weights that "
+                "travel; draw it by a generator with a seed of its own, or register it as persistent floats"
+            )
 
 
 def check_dial(build: Build, width: Width) -> None:

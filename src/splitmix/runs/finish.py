@@ -37,6 +37,7 @@ NORM_TEXT = {
     "chosen": "fixed statistics, of each client or one set for all, whichever did better on validation images",
     "tracked": "running statistics, averaged by the server",
     "local": "running statistics and affine that never leave the client",
+    "none": "no statistics, as the net has no batch norm layers",
 }
 SCORED_NORMS = {
     "batch": ("batch", "client", "global"),
@@ -65,8 +66,9 @@ def finish(
     give_norms(engine, state.best_norms)
     norms, found = scored_norms(setup), dict[str, float]()
     engine = counted = Counted(engine, watchers, answers_to_come(setup, norms))
-    weights = calibrated(setup, engine, state.best) if "global" in norms else state.best
-    if config.statistics != "client":
+    measured = setup.has_statistics and "global" in norms
+    weights = calibrated(setup, engine, state.best) if measured else state.best
+    if setup.has_statistics and config.statistics != "client":
         found = widest_accuracies(setup, engine, weights, STATISTICS[config.statistics])
         norms = tuple(sorted(norms, key=lambda norm: norm != best_of(found)))
     order = ordered(setup, engine, weights, norms[0])
@@ -89,7 +91,7 @@ def finish(
         "atom": config.atom,
         "objective": config.objective if isinstance(config.objective, str) else config.objective["name"],
         "norm": config.norm,
-        "norm_text": NORM_TEXT["chosen" if len(found) > 1 else norms[0]],
+        "norm_text": NORM_TEXT["none" if not setup.has_statistics else "chosen" if len(found) > 1 else norms[0]],
         "seed": config.seed,
         "rounds": config.rounds,
         "best_round": state.best_round,
@@ -166,9 +168,9 @@ class Counted:
 def answers_to_come(setup: Setup, norms: Sequence[str]) -> int:
     """How many answers of clients the end of a run needs; a search for shares or an order may ask for more."""
     config, searched = setup.config, setup.method.layout.count > 1
-    chosen = 0 if config.statistics == "client" else len(STATISTICS[config.statistics])
+    chosen = len(STATISTICS[config.statistics]) if setup.has_statistics and config.statistics != "client" else 0
     searches = (searched and config.order != "natural") + 2 * (searched and config.mix == "fitted")
-    return len(setup.domains) * (("global" in norms) + chosen + searches + len(norms))
+    return len(setup.domains) * ((setup.has_statistics and "global" in norms) + chosen + searches + len(norms))
 
 
 def store_outcome(path: Path, outcome: Outcome, digest: str) -> None:
@@ -202,7 +204,12 @@ def served(setup: Setup, outcome: Outcome) -> Setup:
 
 
 def scored_norms(setup: Setup) -> tuple[str, ...]:
-    """The norm statistics that a run is scored with; with privacy none that leave the clients."""
+    """The norm statistics that a run is scored with; with privacy none that leave the clients.
+
+    Where a net has none, all is scored once, like one set that all clients share.
+    """
+    if not setup.has_statistics:
+        return ("tracked" if setup.config.norm == "tracked" else "global",)
     return tuple(norm for norm in SCORED_NORMS[setup.config.norm] if norm != "global" or setup.how.privacy is None)
 
 

@@ -86,6 +86,11 @@ class Setup:
         return bool(find_objective(self.config.objective).needs)
 
     @property
+    def has_statistics(self) -> bool:
+        """Whether the net has norms that are served with statistics."""
+        return bool(self.net.statistic_names(self.method.layout.width))
+
+    @property
     def tracked(self) -> bool:
         """Whether clients keep running statistics in training; with a dial always: its attacks are on fixed norms."""
         return self.config.norm in ("tracked", "local") or (self.config.norm == "post" and self.dial)

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from splitmix.core.errors import UserError
+from splitmix.core.net import entries_of
 from splitmix.nets.cost import OperatorWatcher, plainly
 from splitmix.runtime.graph.operators import OPERATORS
 from splitmix.runtime.graph.record import NORM_ENTRIES, SAMPLE, ConstantRecord, Graph, NormRecord, StepRecord
@@ -73,12 +76,17 @@ class Trace(OperatorWatcher):
         self._leads = bool(getattr(module, "stackable", False))  # entries have a leading base axis of one
         self.made = 0
         self.whole: set[str] = {SAMPLE} if x.dtype == torch.int64 else set()  # names of whole numbers
-        self._entries = dict(module.state_dict(keep_vars=True))
+        self._entries = entries_of(module)
         for name, value in self._entries.items():
             self.call(name, value)
         self.call(SAMPLE, x)
         module.eval()
-        with torch.enable_grad(), plainly(), self:  # with gradients no layer takes a short cut of its own
+        with (
+            torch.enable_grad(),
+            plainly(),
+            ChannelNorms(),
+            self,
+        ):  # with gradients no layer takes a short cut of its own
             logits = module(x)
         if not isinstance(logits, Tensor) or id(logits) not in self._names:
             raise UserError("the net cannot be bundled: its answer does not depend on the sample")
@@ -177,6 +185,29 @@ class Trace(OperatorWatcher):
     def _fresh(self) -> str:
         self.made += 1
         return f"%{self.made}"
+
+
+class ChannelNorms(TorchFunctionMode):
+    """Norms of each channel of a sample as other norms that do the same, and of which a graph has a form."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_channel_norm if func is F.instance_norm else func)(*args, **(kwargs or {}))
+
+
+def _channel_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """What PyTorch's function of these names gives."""
+    if use_input_stats:
+        return F.group_norm(x, x.shape[1], weight, bias, eps)
+    return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
 
 
 def _merged(first: StepRecord, second: StepRecord) -> StepRecord:
