@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import splitmix
 from splitmix.core.errors import UserError
@@ -136,6 +136,40 @@ def test_a_torch_data_set_of_pictures_brings_its_classes():
     with pytest.raises(UserError, match=r"item 1 of the data set has shape .* by data=\{size=...\}"):
         read(Shapes(size=(5, 5)))
     assert read(Shapes(size=(5, 5)), {"size": 8})[0].x_train.shape[1:] == (8, 8, 3)
+
+
+@pytest.mark.parametrize("parts", [("north", "south"), ("train", "test")])
+def test_a_torch_data_set_may_have_words_for_labels(parts):
+    def worded(kinds):
+        return [(torch.rand(3, 8, 8), kinds[i % len(kinds)]) for i in range(30)]
+
+    domains = read({parts[0]: worded(["oak", "elm", "ash"]), parts[1]: worded(["oak", "elm"])})
+    assert {domain.class_names for domain in domains} == {("ash", "elm", "oak")}
+    assert set(domains[-1].y_test) == {1, 2}
+    assert domains[0].x_train.shape[1:] == (8, 8, 3)
+
+
+def test_a_part_of_a_torch_data_set_brings_its_classes():
+    (domain,) = read(Subset(Shapes(), range(20)))
+    assert domain.class_names == tuple(Shapes.classes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (torch.rand(60) + 0.1, r"item 0 of the data set is no .* is a fraction"),
+        (["a", 1] * 30, "item 1 of the data set has the label 1, the first 'a'; give one kind"),
+        (torch.eye(60), "with a whole number or a word y"),
+    ],
+)
+def test_labels_of_a_torch_data_set_that_are_no_classes_get_one_sentence(labels, words):
+    with pytest.raises(UserError, match=words):
+        read([(torch.rand(5), label) for label in labels])
+
+
+def test_items_with_names_are_no_pairs():
+    with pytest.raises(UserError, match="it has the names x, y"):
+        read([{"x": 1, "y": "a"}] * 9)
 
 
 def test_tensors_of_images_have_their_channels_moved_behind():

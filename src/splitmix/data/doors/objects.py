@@ -36,9 +36,17 @@ def is_object(source: Any) -> bool:
 
 def read_object(source: Any, how: Reading) -> tuple[Domain, ...]:
     """A data set; {"train": ..., "test": ...}; or several data sets by the names of their domains."""
-    source, names = _without_words(source)
+    source, names = _without_words(_read_words(source, how))
     domains = _read(source, how)
     return tuple(replace(domain, class_names=names) for domain in domains) if names else domains
+
+
+def _read_words(source: Any, how: Reading) -> Any:
+    """The same with arrays in the place of data sets of PyTorch whose labels are words."""
+    if isinstance(source, Mapping):
+        return {name: _read_words(part, how) for name, part in source.items()}
+    plain = _is_arrays(source) or _is_columns(source) or not is_object(source) or not len(source)
+    return source if plain or not isinstance(_item(source, 0, how)[1], str) else _arrays(source, how)
 
 
 def _without_words(source: Any) -> tuple[Any, tuple[str, ...]]:
@@ -216,35 +224,49 @@ def _picture(place: tuple[Any, str], row: int) -> Any:
 
 
 def _items(source: Any, how: Reading) -> Labelled:
+    x, y = _arrays(source, how)
+    names = getattr(source, "classes", getattr(getattr(source, "dataset", None), "classes", None))  # also of a subset
+    known = isinstance(names, list | tuple) and len(set(names)) == len(names) > max(y)
+    numbers = np.array(y, np.int64)
+    return Labelled(x, numbers, tuple(printable(str(name))[:100] for name in names) if known and names else ())
+
+
+def _arrays(source: Any, how: Reading) -> tuple[NDArray[Any], list[Any]]:
     """A map-style data set, read once: its items may be made anew, and otherwise, each time they are asked for."""
     if not len(source):
         raise UserError("the data set has no items")
-    first, _ = _item(source, 0, how)
+    first, label = _item(source, 0, how)
     if len(source) * first.nbytes > MOST_MEMORY:
         raise UserError(
             f"the data set takes more than {MOST_MEMORY:,} bytes; give a folder of pictures, which are read in batches"
         )
-    x, y = np.empty((len(source), *first.shape), first.dtype), np.empty(len(source), np.int64)
+    x, y = np.empty((len(source), *first.shape), first.dtype), []
     for row in range(len(source)):
-        sample, y[row] = _item(source, row, how)
+        sample, found = _item(source, row, how)
         if sample.shape != first.shape:
             raise UserError(
                 f"item {row} of the data set has shape {sample.shape}, the first {first.shape}; give all the same, for "
                 "pictures by data={size=...}"
             )
+        if isinstance(found, str) != isinstance(label, str):
+            raise UserError(f"item {row} of the data set has the label {found!r}, the first {label!r}; give one kind")
         x[row] = sample
-    names = getattr(source, "classes", None)
-    known = isinstance(names, list | tuple) and len(set(names)) == len(names) > y.max()
-    return Labelled(x, y, tuple(printable(str(name))[:100] for name in names) if known and names else ())
+        y.append(found)
+    return x, y
 
 
-def _item(source: Any, row: int, how: Reading) -> tuple[NDArray[Any], int]:
+def _item(source: Any, row: int, how: Reading) -> tuple[NDArray[Any], int | str]:
     try:
-        x, y = source[row]
-        label = int(y)
+        item = source[row]
+        if isinstance(item, Mapping):
+            raise TypeError(f"it has the names {', '.join(map(str, item))}")
+        x, y = item
+        label = str(y) if isinstance(y, str) else int(y)
+        if label != y:
+            raise ValueError(f"{float(y):g} is a fraction")
     except Exception as error:  # whatever the data set raises
         why = printable(str(error) or type(error).__name__)[:200]
-        raise UserError(f"item {row} of the data set is no (x, y) with a whole number y ({why})") from None
+        raise UserError(f"item {row} of the data set is no (x, y) with a whole number or a word y ({why})") from None
     if hasattr(x, "convert"):  # a picture of Pillow's
         return (np.asarray(x) if how.size is None else fitted(x, how.size)), label
     sample = np.asarray(_plain(x))
