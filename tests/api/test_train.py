@@ -128,6 +128,10 @@ def drawn(width):
             {"build": lambda width: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))},
             "has a lazy layer: '1.",
         ),
+        (
+            {"build": "digit"},
+            "the net is given as 'digit', which is no function build(width); one of the table is named",
+        ),
         ({"build": drawn}, "draws its buffer 'places' anew whenever it is built"),
         ({"build": lambda width: plain_build(width).requires_grad_(False)}, "nothing in the net learns"),
         ({"task": "minni"}, "did you mean 'mini'"),

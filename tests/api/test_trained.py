@@ -171,7 +171,8 @@ def test_each_round_is_told_when_it_is_done(dialled, told):
 
 def test_everything_has_a_line_for_its_repr(dialled):
     setup = dialled.setup
-    for value in (dialled, setup, setup.task, dialled.outcome, dialled.net, setup.config, Net(resnet)):
+    found = dialled.predict(torch.cat([X] * 60))
+    for value in (dialled, setup, setup.task, dialled.outcome, dialled.net, setup.config, Net(resnet), found):
         assert len(repr(value)) < 250
         assert "\n" not in repr(value)
     assert repr(setup) == "Setup(splitmix on arrays: 2 clients, 4 x width 1/4, 2 rounds, seed 1)"

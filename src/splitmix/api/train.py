@@ -91,6 +91,11 @@ def net_name(build: Build) -> str:
     """How a config speaks of a user's own net."""
     if isinstance(build, nn.Module):
         raise UserError("the net is a module of one width; give splitmix.slim(module), or a function build(width)")
+    if not callable(build):
+        raise UserError(
+            f"the net is given as {build!r}, which is no function build(width); one of the table is named by "
+            "train(task, net='digit')"
+        )
     if isinstance(build, Slim):
         return build.name
     return f"{build.__module__}:{getattr(build, '__qualname__', type(build).__qualname__)}"

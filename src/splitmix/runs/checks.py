@@ -143,9 +143,10 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
     check_entries(module, build(width))
     wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
     if wanted is not None and len(wanted) == len(shape) and wanted != shape:
+        files = f", those in files by data={{size={wanted[0]}}}" if len(shape) == 3 else ""
         raise UserError(
             f"the net takes images of shape {wanted}, but the task '{task.name}' has {shape}; "
-            "choose another net or resize the images"
+            f"choose another net or resize the images{files}"
         )
     try:
         logits = _try(module, task, dial)

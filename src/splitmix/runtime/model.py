@@ -43,7 +43,7 @@ class Dial:
     robust: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Answers for n images: classes (n,), probabilities (n, class), and how many bases spoke for each image (n,)."""
 
@@ -56,6 +56,10 @@ class Prediction:
     def mean_bases(self) -> float:
         """Bases per image: what stopping early has saved."""
         return float(self.bases.mean()) if len(self.bases) else 0.0
+
+    def __repr__(self) -> str:
+        found = ", ".join(map(str, self.classes[:8])) + (", ..." if len(self.classes) > 8 else "")
+        return f"Prediction(classes [{found}], {self.mean_bases:.3g} bases, {self.milliseconds:.1f} ms)"
 
 
 _dials: ContextVar[Mapping[int, Dial]] = ContextVar("dials")  # by the id of a model that is alive
