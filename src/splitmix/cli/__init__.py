@@ -5,9 +5,10 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads must not burn the cores that work
 
 import ast
+import gc
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -46,7 +47,8 @@ INSTALLED = "splitmix.commands"  # entry points of other packages, such as the p
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence on standard error, and exit code 2."""
     try:
-        command, given, _ = command_line().parse_args(arguments, exit_on_error=False, print_error=False)
+        with left_alone():
+            command, given, _ = command_line().parse_args(arguments, exit_on_error=False, print_error=False)
         if "" not in sys.path:  # only now: no file in this folder must stand in for what a command itself imports
             sys.path.insert(0, "")  # a user's own nets live where the command is run
         command(*given.args, **given.kwargs)
@@ -69,6 +71,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         why = printable(f"{where}{error.strerror or error}")
         print(f"splitmix: {why}; choose another place or make room", file=sys.stderr)
         sys.exit(2)
+
+
+@contextmanager
+def left_alone() -> Iterator[None]:
+    """What is loaded stays until the end: to look for garbage in it costs half a second, at the start and at the end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @cache
