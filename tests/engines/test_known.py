@@ -15,7 +15,7 @@ ASKED = Question("val", "client", batch=8)
 JOBS = [
     *(Calibrate(client, PARTS, 8) for client in range(3)),
     *(Score(client, (PARTS, PARTS[:2]), ASKED) for client in range(3)),
-    *(Score(client, (PARTS,), replace(ASKED, split="test")) for client in range(3)),
+    *(Score(client, (PARTS[::-1],), replace(ASKED, split="test")) for client in range(3)),  # in another order
 ]
 
 

@@ -254,15 +254,14 @@ def nested_statistics(
     job: Calibrate, net: Net, weights: Weights, split: Split, measured: Measured | None = None
 ) -> Weights:
     """Norm statistics of each width among the parts: a narrow net sees other sums than the wide one around it."""
-    measured, asked = {} if measured is None else measured, statistics_asked(job)
+    measured, parts = {} if measured is None else measured, covering(job.parts)
+    ranks = torch.tensor([part.base for part in parts]).argsort()  # what is kept serves parts in any order
+    widths = sorted({part.width for part in job.parts})
+    asked = repr(([parts[rank] for rank in ranks], widths, job.batch, job.dials, job.noise))
     if asked not in measured:
-        measured[asked] = _nested_statistics(job, net, weights, split)
-    return measured[asked]
-
-
-def statistics_asked(job: Calibrate) -> str:
-    """What a client's statistics under a model depend on."""
-    return repr((covering(job.parts), list(dict.fromkeys(p.width for p in job.parts)), job.batch, job.dials, job.noise))
+        found = _nested_statistics(job, net, weights, split)
+        measured[asked] = {name: value[ranks] for name, value in found.items()}
+    return {name: value[ranks.argsort()] for name, value in measured[asked].items()}
 
 
 def _nested_statistics(job: Calibrate, net: Net, weights: Weights, split: Split) -> Weights:
