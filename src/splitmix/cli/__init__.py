@@ -8,7 +8,7 @@ import ast
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -47,7 +47,7 @@ INSTALLED = "splitmix.commands"  # entry points of other packages, such as the p
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence on standard error, and exit code 2."""
     try:
-        with left_alone():
+        with left_alone() if arguments is None else nullcontext():  # the process is ours
             command, given, _ = command_line().parse_args(arguments, exit_on_error=False, print_error=False)
         if "" not in sys.path:  # only now: no file in this folder must stand in for what a command itself imports
             sys.path.insert(0, "")  # a user's own nets live where the command is run
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def left_alone() -> Iterator[None]:
-    """What is loaded stays until the end: to look for garbage in it costs half a second, at the start and at the end."""
+    """What is loaded stays until the end: to look for garbage in it would cost half a second."""
     gc.disable()
     try:
         yield
