@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from splitmix.core.client import Parts
 from splitmix.core.net import Net
-from splitmix.core.objective import Predict
+from splitmix.core.objective import Objective, Predict
 from splitmix.core.types import Layout, Part
 from splitmix.core.width import Width
 from splitmix.nets import layers
@@ -43,10 +43,10 @@ def adversarial_step() -> dict[str, Any]:
     x = torch.rand(BATCH, 28, 28, 3).permute(0, 3, 1, 2)
     y = torch.arange(BATCH) % 10
     sides = {
-        "": partial(_ours([tuple(range(BASES))]), x, y),
-        "unfolded_": partial(unfolded, _ours([tuple(range(BASES))], Unfolded), x, y),
-        "native_": partial(_ours([tuple(range(BASES))], stages=NativeStages()), x, y),
-        "looped_": partial(_ours([(base,) for base in range(BASES)]), x, y),
+        "": partial(our_step([tuple(range(BASES))]), x, y),
+        "unfolded_": partial(unfolded, our_step([tuple(range(BASES))], Unfolded), x, y),
+        "native_": partial(our_step([tuple(range(BASES))], stages=NativeStages()), x, y),
+        "looped_": partial(our_step([(base,) for base in range(BASES)]), x, y),
         "plain_": partial(_plain(), x.contiguous(), y),
     }
     times: dict[str, list[float]] = {side: [] for side in sides}
@@ -76,8 +76,11 @@ def unfolded(step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor) -> No
     layers.FEW = few
 
 
-def _ours(
-    groups: list[tuple[int, ...]], kind: type[Parts] = Parts, stages: Stages | None = None
+def our_step(
+    groups: list[tuple[int, ...]],
+    kind: type[Parts] = Parts,
+    stages: Stages | None = None,
+    objective: Objective = Adversarial(),  # noqa: B008 - frozen
 ) -> Callable[[Tensor, Tensor], None]:
     """A step of all bases: those of a group are attacked and trained side by side, groups one after the other."""
     net = Net(partial(Digit, dual=True, stages=stages))
@@ -86,7 +89,7 @@ def _ours(
     leaves = [{n: v[list(g)].clone().requires_grad_(n in names) for n, v in weights.items()} for g in groups]
     forwards = [kind(net, tuple(Part(b, ATOM) for b in g), own) for g, own in zip(groups, leaves, strict=True)]
     optimizer = SGD([own[name] for own in leaves for name in names], fused=True)
-    objective, rng = Adversarial(), torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
 
     def step(x: Tensor, y: Tensor) -> None:
         optimizer.zero_grad()

@@ -221,6 +221,7 @@ def test_an_attack_says_its_full_name():
         "l2-fgsm": "L2 FGSM, eps 128/255",
         "autoattack": "AutoAttack (standard ensemble), L-inf, eps 8/255",
         "l2-autoattack": "AutoAttack (standard ensemble), L2, eps 128/255",
+        "pgd2": "L-inf PGD, eps 8/255, 2 steps of 8/255, random start, 1 restart",
         "pgd7": "L-inf PGD, eps 8/255, 7 steps of 2/255, random start, 1 restart",
         "pgd7-released": "L-inf PGD, eps 8/255, 7 steps of 1.429/255, random start, 1 restart",
         "pgd20": "L-inf PGD, eps 8/255, 20 steps of 2/255, random start, 5 restarts",
@@ -229,7 +230,8 @@ def test_an_attack_says_its_full_name():
 
 
 def test_few_steps_and_single_starts_are_weak():
-    assert [name for name in ATTACKS if find_attack(name).weak] == ["fgsm", "pgd7", "pgd7-released", "l2-fgsm"]
+    weak = [name for name in ATTACKS if find_attack(name).weak]
+    assert weak == ["fgsm", "pgd2", "pgd7", "pgd7-released", "l2-fgsm"]
     assert PGD(steps=100).weak  # a single start
     assert find_attack({"name": "pgd20", "eps": 0.1}).weak  # 20 steps of 2/255 do not cross it
 

@@ -34,6 +34,7 @@ def test_settings_of_the_attack_stand_beside_those_of_the_objective():
     value = {"name": "adversarial", "weight": 0.3, "dual": False, "loss": "masked", "eps": "4/255", "steps": 3}
     assert find_objective(value) == Adversarial(PGD(4 / 255, 3), 0.3, "masked", dual=False)
     assert find_objective({"name": "adversarial", "attack": "fgsm"}).attack.name == "L-inf FGSM, eps 8/255"
+    assert find_objective({"name": "adversarial", "attack": "pgd2"}) == Adversarial(PGD(steps=2, step=8 / 255))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def _distance(what: str, value: Any) -> float:
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
     "fgsm": fgsm,
+    "pgd2": partial(PGD, steps=2, step=8 / 255),  # to train on: a step takes half the time that it does on pgd7
     "pgd7": PGD,  # the paper's
     "pgd7-released": partial(PGD, step=10 / 7 / 255),  # the authors' code: min(1.25 eps, eps + 4/255) / steps
     "pgd20": partial(PGD, steps=20, restarts=5),
