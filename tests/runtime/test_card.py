@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from torch import nn
 
-from helpers.bundles import random_bundle
+from helpers.bundles import own_bundle, random_bundle
 from splitmix.cli import main
 from splitmix.runtime.about.card import CARD, card, plain
 from splitmix.runtime.bundle import Bundle, packaged
@@ -34,6 +35,19 @@ def test_a_plain_model_has_one_dial_and_was_never_attacked(tmp_path):
     assert "A model whose width is set" in text
     assert "robust" not in text
     assert "never measured under attack" in text or "No accuracy was measured" in text
+
+
+def test_a_model_of_a_table_names_its_columns_and_has_no_norms_to_calibrate(tmp_path, made):
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime checks the graph")
+    scaling = {"mean": [0.0, 1.0], "deviation": [1.0, 2.0], "columns": ["age", "height|cm"]}
+    text = card(own_bundle(tmp_path / "b", table_net, (2,), kind="features", scaling=scaling).manifest)
+    assert r"plain numbers of the columns age, height\|cm, in this order" in text
+    assert "splitmix calibrate" not in text
+    assert "splitmix calibrate" in card(made.manifest)
+
+
+def table_net(width):
+    return nn.Sequential(nn.Linear(2, int(8 * width)), nn.ReLU(), nn.Linear(int(8 * width), 3))
 
 
 def saying(said, text):

@@ -210,6 +210,8 @@ def test_a_bundle_of_tokens_looks_them_up(tmp_path):
     torch.testing.assert_close(model.logits_by_base(x), reference(Reader, x, 0.0), rtol=0, atol=1e-5)
     with pytest.raises(UserError, match="cannot run the net on these samples"):
         model.predict(np.full((1, 6), 11))
+    with pytest.raises(UserError, match="tokens run from -1 to 0; give whole numbers from 0"):
+        model(np.array([[-1] + [0] * 5]))  # which an index would take for the last of the vocabulary
     with pytest.raises(UserError, match="tokens of type float64 given"):
         model.predict(np.zeros((1, 6)))
 

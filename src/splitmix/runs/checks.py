@@ -143,7 +143,7 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
     check_entries(module, build(width))
     wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
     if wanted is not None and len(wanted) == len(shape) and wanted != shape:
-        files = f", those in files by data={{size={wanted[0]}}}" if len(shape) == 3 else ""
+        files = f", those of a folder of pictures by data={{size={wanted[0]}}}" if len(shape) == 3 else ""
         raise UserError(
             f"the net takes images of shape {wanted}, but the task '{task.name}' has {shape}; "
             f"choose another net or resize the images{files}"

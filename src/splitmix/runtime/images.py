@@ -55,6 +55,8 @@ def checked_inputs(
     if array.dtype.kind not in ("iu" if kind == "tokens" else "iuf"):
         raise UserError(f"{kind} of type {array.dtype} given; give {'whole ' if kind == 'tokens' else ''}numbers")
     if kind == "tokens":
+        if array.size and array.min() < 0:  # which would count from the end of a vocabulary
+            raise UserError(f"tokens run from {array.min()} to {array.max()}; give whole numbers from 0")
         return array.astype(np.int64)
     if not np.isfinite(array).all():
         raise UserError(f"there are NaN or infinite numbers in these {kind}; remove or replace them")

@@ -46,12 +46,17 @@ def _use(said: Manifest) -> Iterator[str]:
     shape = ", ".join(map(str, ("n", *said.image)))
     yield from ("## Use", "", "```python", "from splitmix import Model", "")
     yield from ('model = Model.load("path/to/this/folder")', f"model.predict(x{setting})", "```", "")
-    names = ", ".join(plain(name) for name in said.classes[:MOST_CLASSES])
-    more = len(said.classes) - MOST_CLASSES
     what = {"image": said.pixels, "tokens": "whole numbers"}.get(said.sample, "plain numbers")
+    if said.scaling is not None and said.scaling.columns:
+        what += f" of the columns {_listed(said.scaling.columns)}, in this order and as they stand in the table"
     yield f"`x` has the shape ({shape}): {what}. The {len(said.classes)} classes, in the order of the"
-    yield f"probabilities: {names}{f', and {more} more' if more > 0 else ''}."
+    yield f"probabilities: {_listed(said.classes)}."
     yield ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_CLASSES
+    return ", ".join(map(plain, names[:MOST_CLASSES])) + (f", and {more} more" if more > 0 else "")
 
 
 def _widths(said: Manifest) -> Iterator[str]:
@@ -106,8 +111,12 @@ def _origin(said: Manifest) -> Iterator[str]:
 
 def _limits(said: Manifest) -> Iterator[str]:
     yield from ("## Limits", "")
-    yield "- The accuracies are those of the data named above. Elsewhere they differ; `splitmix calibrate` adapts the"
-    yield "  norms to samples of the device, and only labelled samples tell how well that went."
+    elsewhere = "- The accuracies are those of the data named above. Elsewhere they differ"
+    if said.graph is not None and not said.graph.norms:
+        yield f"{elsewhere}, as only labelled samples tell."
+    else:
+        yield f"{elsewhere}; `splitmix calibrate` adapts the"
+        yield "  norms to samples of the device, and only labelled samples tell how well that went."
     if not said.table.rows:
         yield "- No accuracy was measured."
     elif all(row.attacked is None for row in said.table.rows):
