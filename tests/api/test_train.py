@@ -132,6 +132,8 @@ def drawn(width):
             {"build": "digit"},
             "the net is given as 'digit', which is no function build(width); one of the table is named",
         ),
+        ({"build": lambda width: None}, "build(width) gives None, which is no module"),
+        ({"build": lambda width: Odd}, "which is no module; let it return one"),
         ({"build": drawn}, "draws its buffer 'places' anew whenever it is built"),
         ({"build": lambda width: plain_build(width).requires_grad_(False)}, "nothing in the net learns"),
         ({"task": "minni"}, "did you mean 'mini'"),

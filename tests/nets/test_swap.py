@@ -307,6 +307,13 @@ def test_a_run_says_why_its_bases_are_looped(capsys):
     assert capsys.readouterr().err.count("its bases run one after another: its code mixes the channels") == 1
 
 
+def test_a_run_says_when_no_width_makes_a_net_smaller(capsys):
+    said = "build(width) gives nets of one size at all widths: a budget saves no work"
+    for build, count in ((lambda width: nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), 1), (resnet, 0)):
+        splitmix.train(bright_task(), build, **{**QUICK, "progress": True})
+        assert capsys.readouterr().err.count(said) == count
+
+
 def test_one_net_alone_is_left_as_it_is():
     made = splitmix.train(bright_task(), resnet, method="fedavg", **{**QUICK, "budgets": "1"})
     assert "stacked" not in made.result

@@ -140,6 +140,8 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
         raise UserError(
             f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
         ) from None
+    if not isinstance(module, nn.Module):
+        raise UserError(f"build(width) gives {module!r}, which is no module; let it return one")
     check_entries(module, build(width))
     wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
     if wanted is not None and len(wanted) == len(shape) and wanted != shape:

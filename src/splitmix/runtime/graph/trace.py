@@ -157,7 +157,7 @@ class Trace(OperatorWatcher):
     def norm(self, weight: Tensor, *others: Tensor, eps: float) -> str:
         """The name of the weight of a norm all of whose entries are the net's."""
         names = [self._names.get(id(value), "") for value in (weight, *others) if value is not None]
-        prefix = names[0].removesuffix(".weight") if names else ""
+        prefix = names[0].rpartition(".")[0] if names else ""
         if names != [f"{prefix}.{entry}" for entry in NORM_ENTRIES]:
             raise UserError(
                 f"the net cannot be bundled: its batch norm '{prefix or '?'}' has no affine or statistics of its own"
