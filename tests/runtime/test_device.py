@@ -126,6 +126,12 @@ def test_a_device_without_pytorch_has_both_dials_but_calibrates_no_noisy_norms(t
     assert "needs PyTorch" in said["calibrated"]
 
 
+def test_noisy_norms_of_ones_own_net_are_not_calibrated_on_a_device(tmp_path):
+    model = Model.load(own_bundle(tmp_path / "b", *PLAIN_NETS["resnet"], dual=True).path)
+    with pytest.raises(UserError, match="the calibration of noisy norms, need PyTorch and a net of ours"):
+        model.calibrate(np.concatenate([given("resnet")] * 20))
+
+
 @pytest.mark.slow
 def test_a_device_without_pytorch_opens_the_bundle_of_the_package(tmp_path):
     said, reference = on_a_device(packaged(), images(3), tmp_path), Model.load(packaged(), backend="torch")

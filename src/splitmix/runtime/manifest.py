@@ -59,7 +59,8 @@ class NetRecord(ManifestRecord):
         if self.name not in NETS:
             raise UserError(
                 f"its net '{self.name}' is none of {', '.join(NETS)}, and nothing is imported because a bundle "
-                "says so; without its code a bundle with a graph runs on ONNX Runtime"
+                "says so; by its graph it runs on ONNX Runtime, but attacks, and so the calibration of noisy norms, "
+                "need PyTorch and a net of ours"
             )
         return partial(NETS[self.name], classes=self.classes, dual=self.dual, rescale_layers=self.rescale_layers)
 
