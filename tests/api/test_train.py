@@ -114,6 +114,12 @@ class Odd(torch.nn.Module):
         return logits if self.fails else (logits, x)
 
 
+def whole_complex(width):
+    net = plain_build(width)
+    net.turns = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    return net
+
+
 def drawn(width):
     """A net with a permutation of its own in every copy."""
     net = plain_build(width)
@@ -132,8 +138,9 @@ def drawn(width):
             {"build": "digit"},
             "the net is given as 'digit', which is no function build(width); one of the table is named",
         ),
-        ({"build": lambda width: None}, "build(width) gives None, which is no module"),
-        ({"build": lambda width: Odd}, "which is no module; let it return one"),
+        ({"build": lambda width: None}, "build(width) gives a NoneType; let it return a plain module"),
+        ({"build": lambda width: Odd}, "build(width) gives a type; let it return"),
+        ({"build": whole_complex}, "the net's parameter 'turns' is complex"),
         ({"build": drawn}, "draws its buffer 'places' anew whenever it is built"),
         ({"build": lambda width: plain_build(width).requires_grad_(False)}, "nothing in the net learns"),
         ({"task": "minni"}, "did you mean 'mini'"),

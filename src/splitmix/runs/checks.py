@@ -141,7 +141,7 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
             f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
         ) from None
     if not isinstance(module, nn.Module):
-        raise UserError(f"build(width) gives {module!r}, which is no module; let it return one")
+        raise UserError(f"build(width) gives a {type(module).__name__}; let it return a plain module of PyTorch")
     check_entries(module, build(width))
     wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
     if wanted is not None and len(wanted) == len(shape) and wanted != shape:
@@ -168,6 +168,9 @@ def check_entries(module: nn.Module, again: nn.Module) -> None:
         raise UserError(
             f"the net has a lazy layer: '{lazy[0]}' has no shape before a batch has come; give the layer its input size"
         )
+    odd = [name for name, value in module.named_parameters() if not value.is_floating_point()]
+    if odd:
+        raise UserError(f"the net's parameter '{odd[0]}' is complex; keep it as real numbers, by torch.view_as_real")
     if not any(value.requires_grad for value in module.parameters()):
         raise UserError("nothing in the net learns: none of its parameters requires a gradient; leave some unfrozen")
     held, others = entries_of(module), dict(again.named_buffers())
