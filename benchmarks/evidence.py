@@ -149,6 +149,7 @@ def page(name: str) -> str:
         half_widths=lambda rows, what: [row[f"{what}_high"] - row[what] for row in rows],
         averaged=tradeoff.averaged,
         gaps=tradeoff.gaps,
+        covered=tradeoff.covered,
         verdict=tradeoff.verdict,
         ratio=ratio_text,
         power=charts.fitted,

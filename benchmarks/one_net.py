@@ -32,6 +32,7 @@ COMMON: dict[str, object] = {
     "kernels": "native",  # the same sums in C: attacks are long
 }
 SINGLE: dict[str, object] = {"norm_rate": 1.0}  # there are no two norms to part by more
+FILM: dict[str, object] = SINGLE | {"objective": "oat", "kernels": "torch"}  # norms that no kernel in C is for
 WEIGHTS = (0.0, 0.1, 0.3, 0.5, 1.0)  # of the attacked images
 DIALS = (0.0, 0.2, 0.5, 0.8, 1.0)
 SEEDS = (1, 2)
@@ -40,7 +41,7 @@ ATTACK, IMAGES = {"name": "pgd20", "restarts": 2}, 10  # of each client
 
 @dataclass(frozen=True)
 class OneRun(StudyRun):
-    """A net of one kind: `at` for one weight of attacked images, or `dat` with a dial."""
+    """A net of one kind: `at` for one weight of attacked images, or `dat` or `oat` with a dial."""
 
     study = "robustness"
     label: str
@@ -59,18 +60,25 @@ class OneRun(StudyRun):
 
 def planned(out: Path) -> list[OneRun]:
     """All nets with one seed before the next."""
-    return [run for seed in SEEDS for run in (with_dial(out, seed), *(separate(out, seed, w) for w in WEIGHTS))]
+    return [
+        run
+        for seed in SEEDS
+        for run in (
+            with_dial(out, seed, "dat", {"objective": "adversarial"}),
+            *(separate(out, seed, weight) for weight in WEIGHTS),
+            with_dial(out, seed, "oat", FILM),
+        )
+    ]
 
 
-def with_dial(out: Path, seed: int) -> OneRun:
-    config = make_config(COMMON | {"objective": "adversarial", "seed": seed})
-    return OneRun(f"dial, seed {seed}", "dat", "", config, out / f"dial-{seed}")
+def with_dial(out: Path, seed: int, curve: str, settings: dict[str, object]) -> OneRun:
+    return OneRun(curve, curve, "", make_config(COMMON | settings | {"seed": seed}), out / f"{curve}-{seed}")
 
 
 def separate(out: Path, seed: int, weight: float) -> OneRun:
     objective = {"name": "adversarial", "dual": False, "weight": weight}
     config = make_config(COMMON | SINGLE | {"objective": objective, "seed": seed})
-    return OneRun(f"weight {weight:g}, seed {seed}", "at", f"{weight:g}", config, out / f"weight-{weight:g}-{seed}")
+    return OneRun(f"weight {weight:g}", "at", f"{weight:g}", config, out / f"weight-{weight:g}-{seed}")
 
 
 def measured(run: OneRun) -> Iterator[Row]:

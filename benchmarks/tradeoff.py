@@ -14,16 +14,17 @@ from splitmix.report.grid_page import TradeoffPoint, attack_tradeoff
 
 NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT"}
 Curve = list[TradeoffPoint]
+LEVELS = 1000  # at which curves are compared
 
 
 def main() -> None:
     rows = read_rows("robustness")
-    joint, only = where(rows, part="joint"), where(rows, part="only")
-    widths = {f"width {width}": curve(where(joint, width=width)) for width in distinct(joint, "width")}
+    joint, only = where(rows, part="seven steps"), where(rows, part="one net")
+    widths = {f"width {width}": averaged(joint, width=width) for width in distinct(joint, "width")}
     title = "One model, both dials: each width from accurate (dial 0) to robust (dial 1)"
-    one = attack_tradeoff(widths, joint[0]["attack"], title, "a point for each dial")
+    one = attack_tradeoff(widths, joint[0]["attack"], title, "mean over seeds; a point for each dial")
     title = "One model with a dial beside a separate model for each trade"
-    kinds = {name: averaged(only, kind) for kind, name in NAMES.items()}
+    kinds = {name: averaged(only, kind=kind) for kind, name in NAMES.items()}
     many = attack_tradeoff(kinds, only[0]["attack"], title, "mean over seeds; a point for each weight or dial")
     for name, picture in {"joint": one, "only": many}.items():
         save(picture, RESULTS / f"robustness-{name}.png")
@@ -35,9 +36,9 @@ def curve(rows: Iterable[Row]) -> Curve:
     return sorted(points, key=lambda point: float(point.name))
 
 
-def averaged(rows: Sequence[Row], kind: str) -> Curve:
-    """A kind's curve over seeds, point by point."""
-    curves = [curve(where(rows, kind=kind, seed=seed)) for seed in distinct(rows, "seed", kind=kind)]
+def averaged(rows: Sequence[Row], **wanted: str) -> Curve:
+    """A curve over seeds, point by point."""
+    curves = [curve(where(rows, seed=seed, **wanted)) for seed in distinct(rows, "seed", **wanted)]
     return [
         TradeoffPoint(points[0].name, fmean(p.clean for p in points), fmean(p.attacked for p in points))
         for points in zip(*curves, strict=True)
@@ -70,14 +71,34 @@ def gap(point: TradeoffPoint, front: Sequence[TradeoffPoint]) -> float | None:
     >>> round(gap(TradeoffPoint("", 0.75, 0.5), front), 3), gap(TradeoffPoint("", 0.75, 0.7), front)
     (0.05, None)
     """
-    if point.attacked > front[-1].attacked:
+    clean = clean_at(front, point.attacked)
+    return None if clean is None else point.clean - clean
+
+
+def clean_at(front: Sequence[TradeoffPoint], attacked: float) -> float | None:
+    """The clean accuracy of a front at some accuracy under attack, on straight lines; None beyond its end."""
+    if attacked > front[-1].attacked:
         return None
-    place = bisect_right([other.attacked for other in front], point.attacked)
+    place = bisect_right([other.attacked for other in front], attacked)
     if place in (0, len(front)):  # less robust than all of them, or as robust as the most robust
-        return point.clean - front[min(place, len(front) - 1)].clean
+        return front[min(place, len(front) - 1)].clean
     one, two = front[place - 1], front[place]
-    share = (point.attacked - one.attacked) / (two.attacked - one.attacked)
-    return point.clean - (one.clean + share * (two.clean - one.clean))
+    share = (attacked - one.attacked) / (two.attacked - one.attacked)
+    return one.clean + share * (two.clean - one.clean)
+
+
+def covered(points: Curve, separate: Curve) -> float:
+    """Over how much of what separate models span under attack one model is on or above their front.
+
+    >>> separate = [TradeoffPoint("0", 0.8, 0.4), TradeoffPoint("1", 0.6, 0.6)]
+    >>> covered([TradeoffPoint("", 0.75, 0.5)], separate)  # at most half as robust: above from 0.45 to 0.5
+    0.25
+    """
+    front, own = undominated(separate), undominated(points)
+    low, high = front[0].attacked, front[-1].attacked
+    levels = [low + (high - low) * (place + 0.5) / LEVELS for place in range(LEVELS)]
+    pairs = [(clean_at(own, level), clean_at(front, level)) for level in levels]
+    return sum(one is not None and other is not None and one >= other for one, other in pairs) / LEVELS
 
 
 def verdict(found: Sequence[float | None]) -> str:
