@@ -73,7 +73,7 @@ class DialRun(StudyRun):
 
 @dataclass(frozen=True)
 class EnsembleRun(DialRun):
-    """A model of before, under AutoAttack at both ends of its dial."""
+    """The narrowest width of a model of before, under AutoAttack at both ends of its dial."""
 
     @property
     def done(self) -> bool:
@@ -82,9 +82,8 @@ class EnsembleRun(DialRun):
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         run = open_run(self.folder, fixed=True, root=workshop.root)
         first = {domain: client for client, domain in reversed(run.setup.domains.items())}
-        widths = [width for width in (WIDTHS[0], WIDTHS[-1]) if width in run.setup.mixes()]
         dials = (0.0, 1.0) if run.setup.dial else ()
-        sweep = Sweep(widths, dials, find_attack(ENSEMBLE), MORE, seed=1, clients=tuple(first.values()))
+        sweep = Sweep(WIDTHS[:1], dials, find_attack(ENSEMBLE), MORE, seed=1, clients=tuple(first.values()))
         write_record(self.folder / "grid-ensemble.json", measure_grid(run, sweep, workers=workshop.workers))
 
 
