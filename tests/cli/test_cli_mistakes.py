@@ -18,7 +18,7 @@ MISTAKES = [
     (("train", "digts"), "did you mean 'digits'?"),
     (("train", "no/such/folder"), "there is no file or folder 'no/such/folder'"),
     ((*TRAIN, "-o", "method=splitmx"), "did you mean 'splitmix'?"),
-    ((*TRAIN, "-o", "method={name='splitmix', colour=3}"), "does not take these settings"),
+    ((*TRAIN, "-o", "method={name='splitmix', colour=3}"), "unknown setting of method splitmix 'colour'"),
     ((*TRAIN, "-o", "net=digt"), "did you mean 'digit'?"),
     ((*TRAIN, "-o", "net=nowhere:build"), "cannot import net 'nowhere:build'"),
     ((*TRAIN, "-o", "net=lame:built"), "module 'lame' has no function 'built'"),
@@ -36,7 +36,7 @@ MISTAKES = [
     (("data", "show", "minni"), "did you mean 'mini'?"),
     (("eval", "run", "--split", "tset"), "did you mean 'test'?"),
     (("eval", "run", "--norm", "tracked"), "choose client, global, batch"),
-    (("eval", "run", "--attack", "pgd2"), "did you mean 'pgd20'?"),
+    (("eval", "run", "--attack", "pdg20"), "did you mean 'pgd20'?"),
     (
         ("eval", "run", "--attack", "{name='pgd20', ep=0.1}"),
         "unknown setting of attack pgd20 'ep'; did you mean 'eps'?",

@@ -176,7 +176,10 @@ def test_partitions_are_read_from_names_and_settings():
         (lambda: hold_out(np.arange(3), 0.0, rng()), "test_ratio 0.0 is outside"),
         (lambda: parse_partition("domian"), "did you mean 'domain'"),
         (lambda: parse_partition({"name": "classes", "kk": 2}), "did you mean 'k'"),
-        (lambda: parse_partition({"name": "dirichlet", "alpha": "much"}), "cannot use {'alpha': 'much'}"),
+        (
+            lambda: parse_partition({"name": "dirichlet", "alpha": "much"}),
+            "does not take these settings, {'alpha': 'much'}",
+        ),
         (lambda: parse_partition(3), "3 is not a partition"),
     ],
 )

@@ -182,7 +182,7 @@ def test_it_learns_a_task_from_end_to_end(name):
         ({"name": "splitmix", "mutual": True}, "mutual True is no weight of distillation"),
         ({"name": "splitmix", "fork": 1}, "fork 1 is no share of the rounds in [0, 1); give 0 for none, or try 0.2"),
         ({"name": "fedensemble", "fork": "half"}, "fork 'half' is no share of the rounds in [0, 1)"),
-        ({"name": "heterofl", "colour": "red"}, "method heterofl does not take these settings"),
+        ({"name": "heterofl", "colour": "red"}, "unknown setting of method heterofl 'colour'; Known: none"),
         ({"mode": "free"}, "a method needs a name"),
     ],
 )

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import signature
 from typing import Any
 
 from splitmix.attacks.autoattack import AutoAttack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.errors import UserError, by_name, shown, unknown
+from splitmix.core.errors import UserError, by_name, make_named, shown
 from splitmix.core.objective import Attack
 from splitmix.core.width import parse_number
 
@@ -24,14 +23,8 @@ def find_attack(value: str | Mapping[str, Any]) -> Attack:
     L-inf PGD, eps 4/255, 20 steps of 2/255, random start, 5 restarts
     """
     name, options = by_name("attack", value, ATTACKS)
-    for key in options:
-        if key not in (known := signature(ATTACKS[name]).parameters):
-            raise unknown(f"setting of attack {name}", key, known)
     options |= {what: _distance(what, options[what]) for what in ("eps", "step") if what in options}
-    try:
-        return ATTACKS[name](**options)
-    except TypeError as error:
-        raise UserError(f"attack {name} does not take these settings: {error}") from None
+    return make_named("attack", name, ATTACKS[name], options)
 
 
 def _distance(what: str, value: Any) -> float:

@@ -1,8 +1,11 @@
 """Mistakes a user can mend: each is one sentence that says what was given, what is allowed and what to do."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class UserError(ValueError):
@@ -18,7 +21,7 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = get_close_matches(given[:60], names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} {shown(given)}; {hint}Known: {', '.join(names)}")
+    return UserError(f"unknown {kind} {shown(given)}; {hint}Known: {', '.join(names) or 'none'}")
 
 
 def by_name(kind: str, value: str | Mapping[str, Any], known: Iterable[str]) -> tuple[str, dict[str, Any]]:
@@ -35,6 +38,23 @@ def by_name(kind: str, value: str | Mapping[str, Any], known: Iterable[str]) -> 
     if name not in names:
         raise unknown(kind, name, names)
     return name, options
+
+
+def make_named(kind: str, name: str, make: Callable[..., T], options: Mapping[str, Any], more: Iterable[str] = ()) -> T:
+    """What a table's entry makes of its own settings, if it takes these; a sentence names `more` that it could have.
+
+    >>> make_named("server", "half", lambda share=0.5: share, {"share": 0.1})
+    0.1
+    """
+    taken = signature(make).parameters.values()
+    known = [*(one.name for one in taken), *more]
+    for key in options if all(one.kind is not Parameter.VAR_KEYWORD for one in taken) else ():
+        if key not in known:
+            raise unknown(f"setting of {kind} {name}", str(key), known)
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise UserError(f"{kind} {name} does not take these settings, {dict(options) or 'none'}: {error}") from None
 
 
 def printable(text: str) -> str:

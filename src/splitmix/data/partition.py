@@ -1,15 +1,15 @@
 """Partitioners: each deals the rows of a data set to clients, and no row to two of them."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, overload
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import UserError, by_name, make_named
 
 Rows = NDArray[np.int64]
 
@@ -165,7 +165,12 @@ class Dirichlet:
         return _topped_up(_gather(parts, rng), self.min_rows)
 
 
-PARTITIONERS: dict[str, type] = {"domain": ByDomain, "iid": Iid, "classes": Classes, "dirichlet": Dirichlet}
+PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
+    "domain": ByDomain,
+    "iid": Iid,
+    "classes": Classes,
+    "dirichlet": Dirichlet,
+}
 
 
 def parse_partition(value: str | Mapping[str, Any] | Partitioner) -> Partitioner:
@@ -174,25 +179,12 @@ def parse_partition(value: str | Mapping[str, Any] | Partitioner) -> Partitioner
     >>> parse_partition("iid"), parse_partition({"name": "classes", "k": 2})
     (Iid(shuffle=True), Classes(k=2))
     """
-    if isinstance(value, str):
-        value = {"name": value}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, str | Mapping):
         if not callable(value):
             raise UserError(f"{value!r} is not a partition; give one of {', '.join(PARTITIONERS)}")
         return value
-    settings = dict(value)
-    name = str(settings.pop("name", ""))
-    if name not in PARTITIONERS:
-        raise unknown("partition", name, PARTITIONERS)
-    known = [field.name for field in fields(PARTITIONERS[name])]
-    for key in settings:
-        if key not in known:
-            raise unknown(f"setting of the partition {name}", str(key), known)
-    try:
-        deal: Partitioner = PARTITIONERS[name](**settings)
-    except TypeError:
-        raise UserError(f"the partition {name} cannot use {settings}; give numbers, such as k = 3") from None
-    return deal
+    name, options = by_name("partition", value, PARTITIONERS)
+    return make_named("partition", name, PARTITIONERS[name], options)
 
 
 def deal_like(train_labels: Rows, shares: Sequence[Rows], labels: Rows, rng: Generator) -> list[Rows]:

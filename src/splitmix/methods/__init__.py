@@ -1,9 +1,10 @@
 """The table of methods: a name, and how the method is made for a setting."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from splitmix.core.errors import UserError, by_name
+from splitmix.core.errors import UserError, by_name, make_named
 from splitmix.core.method import Method
 from splitmix.core.types import Setting
 from splitmix.methods.bases import FedEnsemble, SplitMix
@@ -13,10 +14,7 @@ from splitmix.methods.nested import FedAvg, FedRolex, FjORD, HeteroFL, SHeteroFL
 def find_method(value: str | Mapping[str, Any], setting: Setting) -> Method:
     """A method by its name, or by {name=..., its own settings}."""
     name, options = by_name("method", value, METHODS)
-    try:
-        method = METHODS[name](setting, **options)
-    except TypeError as error:
-        raise UserError(f"method {name} does not take these settings: {error}") from None
+    method = make_named("method", name, partial(METHODS[name], setting), options)
     if not isinstance(method, Method):
         raise UserError(f"method {name} lacks what a round asks of it; let its class inherit from {__name__}.Method")
     return method

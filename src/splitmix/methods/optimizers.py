@@ -6,16 +6,13 @@ Of a server: the change of a round is d = mean of what came - model. Without one
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from splitmix.core.errors import UserError, by_name, unknown
+from splitmix.core.errors import UserError, by_name, make_named
 from splitmix.core.method import Server
 from splitmix.core.width import is_number
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,8 @@ def find_server(value: str | Mapping[str, Any]) -> Server | None:
     >>> find_server({"name": "momentum", "beta": 0.9})
     Momentum(beta=0.9)
     """
-    return _chosen("server", value, SERVERS)
+    name, options = by_name("server", value, SERVERS)
+    return make_named("server", name, SERVERS[name], options)
 
 
 def find_optimizer(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,17 +74,8 @@ def find_optimizer(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
     >>> find_optimizer({"name": "adamw", "beta1": 0.8})
     {'optimizer': 'adamw', 'betas': (0.8, 0.999)}
     """
-    return _chosen("optimizer", value, OPTIMIZERS)
-
-
-def _chosen(kind: str, value: str | Mapping[str, Any], table: Mapping[str, Callable[..., T]]) -> T:
-    """What a table makes of a name and its settings, if it knows them."""
-    name, options = by_name(kind, value, table)
-    own = list(signature(table[name]).parameters)
-    for key in options:
-        if key not in own:
-            raise unknown(f"setting of {kind} {name}", key, own)
-    return table[name](**options)
+    name, options = by_name("optimizer", value, OPTIMIZERS)
+    return make_named("optimizer", name, OPTIMIZERS[name], options)
 
 
 def _sgd() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from splitmix.attacks import find_attack
 from splitmix.attacks.pgd import PGD
-from splitmix.core.errors import UserError, by_name, unknown
+from splitmix.core.errors import UserError, by_name, make_named
 from splitmix.core.objective import Objective
 from splitmix.objectives.adversarial import Adversarial, OnceForAll
 from splitmix.objectives.losses import Masked, Plain
@@ -20,18 +20,12 @@ def find_objective(value: str | Mapping[str, Any]) -> Objective:
     'L-inf PGD, eps 4/255, 3 steps of 2/255, random start, 1 restart'
     """
     name, options = by_name("objective", value, OBJECTIVES)
-    own = list(signature(OBJECTIVES[name]).parameters)
-    of_attack = [field.name for field in fields(PGD)] if "attack" in own else []
-    for key in options:
-        if key not in (*own, *of_attack):
-            raise unknown(f"setting of objective {name}", key, (*own, *of_attack))
-    if "attack" in own:
+    attacks = "attack" in signature(OBJECTIVES[name]).parameters
+    of_attack = [field.name for field in fields(PGD)] if attacks else []
+    if attacks:
         chosen = {key: options.pop(key) for key in of_attack if key in options}
         options["attack"] = find_attack({"name": options.get("attack", "pgd7"), **chosen})
-    try:
-        objective = OBJECTIVES[name](**options)
-    except TypeError as error:
-        raise UserError(f"objective {name} does not take these settings: {error}") from None
+    objective = make_named("objective", name, OBJECTIVES[name], options, of_attack)
     if not isinstance(objective, Objective):
         raise UserError(f"objective {name} is a mere function; make it a class that inherits from {__name__}.Objective")
     if isinstance(objective, Adversarial) and objective.dual and objective.weight in (0, 1):
