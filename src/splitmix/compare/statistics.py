@@ -12,6 +12,7 @@ from splitmix.core.errors import UserError
 from splitmix.report.tables import percent
 from splitmix.runs.measure.intervals import t_value
 
+LEVEL, DRAWS = 0.95, 10_000  # of a bootstrap
 MeanAndSpread = tuple[float, float | None]  # of one value there is no spread
 ClientValues = Mapping[int, Sequence[float | None]]  # of each seed the values of its clients; None: not measured
 
@@ -24,10 +25,8 @@ class PairedDifference(NamedTuple):
     high: float
 
 
-def paired_bootstrap(
-    first: ClientValues, second: ClientValues, *, level: float = 0.95, draws: int = 10_000, seed: int = 0
-) -> PairedDifference:
-    """The difference of two methods that met the same clients with the same seeds, with a bootstrapped interval.
+def paired_bootstrap(first: ClientValues, second: ClientValues) -> PairedDifference:
+    """The difference of two methods that met the same clients with the same seeds, with a bootstrapped 95 % interval.
 
     Seeds are drawn, and of each its clients, always as pairs: what makes a client hard for both is no difference. One
     seed fewer is drawn than there are (Rao and Wu, JASA 1988), for with all of them a few seeds look closer to one
@@ -43,13 +42,13 @@ def paired_bootstrap(
     difference = fmean(float(gap.mean()) for gap in gaps)
     if sum(map(len, gaps)) < 2:  # a single client tells nothing of chance
         return PairedDifference(difference, -math.inf, math.inf)
-    rng = np.random.default_rng(seed)
-    picked = rng.integers(len(gaps), size=(draws, max(1, len(gaps) - 1)))  # (draw, seed)
+    rng = np.random.default_rng(0)
+    picked = rng.integers(len(gaps), size=(DRAWS, max(1, len(gaps) - 1)))  # (draw, seed)
     means = np.empty(picked.shape)
     for place, gap in enumerate(gaps):
         here = picked == place
         means[here] = gap[rng.integers(len(gap), size=(int(here.sum()), len(gap)))].mean(axis=1)
-    low, high = np.quantile(means.mean(axis=1), ((1 - level) / 2, (1 + level) / 2))
+    low, high = np.quantile(means.mean(axis=1), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return PairedDifference(difference, float(low), float(high))
 
 

@@ -14,17 +14,19 @@ from splitmix.core.files import write_atomically
 DAYS = 30
 
 
-def make_certificates(folder: Path, hosts: tuple[str, ...] = ("localhost", "127.0.0.1")) -> None:
-    """A certificate authority (ca.crt) and a server certificate for these hosts (server.crt, server.key)."""
+def make_certificates(folder: Path) -> None:
+    """A certificate authority (ca.crt) and a server certificate for this machine (server.crt, server.key)."""
     authority, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("splitmix CA", hosts[0]))
+    issuer, subject = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("splitmix CA", "localhost")
+    )
     ca = (
         _certificate(issuer, issuer, authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .sign(authority, hashes.SHA384())
     )
-    names = [_host(host) for host in hosts]
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     server = (
         _certificate(issuer, subject, key.public_key())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -82,10 +84,3 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _host(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)

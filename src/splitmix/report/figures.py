@@ -36,22 +36,21 @@ if TYPE_CHECKING:
 
 
 @in_style
-def convergence(metrics: Sequence[MetricRow], *, split: str = "val", best_round: int | None = None) -> Picture:
-    """Accuracy by round, one line per width, light to dark; `best_round` is marked.
+def convergence(metrics: Sequence[MetricRow], *, best_round: int | None) -> Picture:
+    """Validation accuracy by round, one line per width, light to dark; `best_round` is marked.
 
     Files count rounds from 0, people from 1.
     """
     lines: dict[str, Line] = {}
     for row in metrics:
-        if row["kind"] == "score" and row.get("split", "val") == split and math.isfinite(row["accuracy"]):
+        if row["kind"] == "score" and row.get("split", "val") == "val" and math.isfinite(row["accuracy"]):
             lines.setdefault(row["width"], []).append((row["round"] + 1, 100 * row["accuracy"]))
     if not lines:
-        raise NothingToDrawError(f"the run has no {split} scores to draw")
+        raise NothingToDrawError("the run has no val scores to draw")
     widths = sorted(lines, key=parse_width)
     top, when = max((accuracy, -round) for round, accuracy in lines[widths[-1]])
-    data = {"val": "validation", "train": "training"}.get(split, split)
-    title = f"{named(widths[-1]).capitalize()} reaches {top:.1f} % on {data} images in round {-when}"
-    figure, (axes,) = paper(title, f"{data} accuracy (%), mean over clients, one line per width", 3.6)
+    title = f"{named(widths[-1]).capitalize()} reaches {top:.1f} % on validation images in round {-when}"
+    figure, (axes,) = paper(title, "validation accuracy (%), mean over clients, one line per width", 3.6)
     colours = [shade(i, len(widths)) for i in range(len(widths))]
     for i, width in enumerate(widths):
         marker = "o" if len(lines[width]) < 3 else None

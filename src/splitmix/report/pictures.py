@@ -54,17 +54,18 @@ def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str |
 
 
 _TILE, _GAP, _MARGIN, _CAPTION, _HEADER = 56, 4, 28, 44, 24  # pixels
+_ROWS = 4  # of images
 _PAPER, _INK, _GREY, _LINE = "#ffffff", "#1b1f24", "#7a828c", "#d9dde2"
 
 
-def contact_sheet(domains: Sequence[Domain], path: Path, per_class: int = 4) -> None:
-    """Write a PNG with a block per domain: a column per class, and in it the first `per_class` training images."""
-    _check(domains, per_class)
+def contact_sheet(domains: Sequence[Domain], path: Path) -> None:
+    """Write a PNG with a block per domain: a column per class, and in it the first four training images."""
+    _check(domains)
     try:
         from PIL import Image
     except ImportError as missing:
         raise UserError('the contact sheet needs Pillow; run: pip install "splitmix[plots]"') from missing
-    blocks = [_block(domain, per_class) for domain in domains]
+    blocks = [_block(domain) for domain in domains]
     columns = 2 if len(blocks) > 1 and max(block.width for block in blocks) <= 900 else 1
     width, height = max(block.width for block in blocks), max(block.height for block in blocks)
     rows = math.ceil(len(blocks) / columns)
@@ -78,7 +79,7 @@ def contact_sheet(domains: Sequence[Domain], path: Path, per_class: int = 4) -> 
     write_atomically(path, png.getvalue())
 
 
-def _block(domain: Domain, per_class: int) -> "Image":
+def _block(domain: Domain) -> "Image":
     """One domain: its name and counts, a line, the classes and the images below them."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -89,7 +90,7 @@ def _block(domain: Domain, per_class: int) -> "Image":
     width = max(
         len(classes) * step - _GAP, math.ceil(name_font.getlength(domain.name) + text_font.getlength(counts)) + 12
     )
-    block = Image.new("RGB", (width, _CAPTION + _HEADER + per_class * step - _GAP), _PAPER)
+    block = Image.new("RGB", (width, _CAPTION + _HEADER + _ROWS * step - _GAP), _PAPER)
     draw = ImageDraw.Draw(block)
     draw.text((0, _CAPTION - 14), domain.name, font=name_font, fill=_INK, anchor="ls")
     draw.text((width, _CAPTION - 14), counts, font=text_font, fill=_GREY, anchor="rs")
@@ -98,7 +99,7 @@ def _block(domain: Domain, per_class: int) -> "Image":
         x = column * step
         name = domain.class_names[label][:8] if domain.class_names else str(label)
         draw.text((x + _TILE // 2, _CAPTION + _HEADER // 2), name, font=text_font, fill=_GREY, anchor="mm")
-        for row, i in enumerate(np.flatnonzero(domain.y_train == label)[:per_class]):
+        for row, i in enumerate(np.flatnonzero(domain.y_train == label)[:_ROWS]):
             block.paste(_tile(made(domain.x_train, [i])[0]), (x, _CAPTION + _HEADER + row * step))
     return block
 
@@ -115,11 +116,9 @@ def _tile(image: NDArray[np.generic]) -> "Image":
     return picture.resize((_TILE, _TILE), method)
 
 
-def _check(domains: Sequence[Domain], per_class: int) -> None:
+def _check(domains: Sequence[Domain]) -> None:
     if not domains:
         raise UserError("a contact sheet of no domains was asked for; give at least one")
-    if per_class < 1:
-        raise UserError(f"per_class is {per_class}; give 1 or more images per class")
     for domain in domains:
         if len(domain.x_train.shape) != 4 or domain.x_train.shape[-1] not in (1, 3):
             raise UserError(

@@ -19,6 +19,8 @@ from splitmix.data.prepare import originals, pictures
 from splitmix.data.prepare.originals import Half
 from splitmix.data.prepare.store import write_arrays, write_pack
 
+USPS_SIZE = 7438  # training images
+SIDE = 28  # pixels
 ReadHalves = Callable[[Sequence[Path]], Sequence[Half]]
 
 
@@ -42,15 +44,15 @@ class Way:
     terms: str
 
 
-def stratified(labels: NDArray[np.int64], rows: int = 7438) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """FedBN's split of a whole set: a fifth of each class to test on, and the first `rows` of the rest, USPS's size."""
+def stratified(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """FedBN's split of a whole set: a fifth of each class to test on, and of the rest as many as USPS has."""
     try:
         from sklearn.model_selection import StratifiedShuffleSplit
     except ImportError:
         raise UserError("preparing digits needs scikit-learn; run: pip install 'splitmix[mini]'") from None
     split = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
     train, test = next(split.split(np.zeros(len(labels)), labels))
-    return train[:rows].astype(np.int64), test.astype(np.int64)
+    return train[:USPS_SIZE].astype(np.int64), test.astype(np.int64)
 
 
 def write_digits(halves: Sequence[Half], target: Path, *, split: bool = True) -> None:
@@ -81,16 +83,16 @@ def _gather(halves: Sequence[Half], rows: NDArray[np.int64]) -> NDArray[np.uint8
     return images
 
 
-def _small(images: NDArray[np.uint8], size: int = 28) -> NDArray[np.uint8]:
-    if images.shape[1:3] == (size, size):
+def _small(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if images.shape[1:3] == (SIDE, SIDE):
         return images
     try:
         from PIL import Image
     except ImportError:
         raise UserError("resizing digits needs Pillow; run: pip install 'splitmix[mini]'") from None
-    made = np.empty((len(images), size, size, *images.shape[3:]), np.uint8)
+    made = np.empty((len(images), SIDE, SIDE, *images.shape[3:]), np.uint8)
     for place, image in enumerate(images):
-        made[place] = np.asarray(pictures.resized(Image.fromarray(image), size))
+        made[place] = np.asarray(pictures.resized(Image.fromarray(image), SIDE))
     return made
 
 

@@ -79,13 +79,13 @@ def listed_split(tree: Tree, classes: Mapping[str, int], train: Path, test: Path
     return split
 
 
-def drawn_split(tree: Tree, classes: Mapping[str, int], domain: str, ratio: float = 0.2) -> dict[str, bool]:
-    """Hold out a share of each class for testing: the same pictures whenever the same names are there."""
+def drawn_split(tree: Tree, classes: Mapping[str, int], domain: str) -> dict[str, bool]:
+    """Hold out a fifth of each class for testing: the same pictures whenever the same names are there."""
     names = [name for name in tree.names if name.split("/")[0] in classes]
     labels = np.array([classes[name.split("/")[0]] for name in names], np.int64)
     split = dict.fromkeys(names, False)
     if names:
-        _, out = hold_out(labels, ratio, rng_for(0, "held-out pictures", domain))
+        _, out = hold_out(labels, 0.2, rng_for(0, "held-out pictures", domain))
         split |= dict.fromkeys((names[row] for row in out), True)
     _check_classes(tree, classes, split)
     return split
