@@ -1,5 +1,7 @@
 """What nets of users are made of: each operator of PyTorch that a bundle takes answers on a device as it does there."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -94,6 +96,9 @@ STEPS = {
     "length": ("signal", lambda x: F.normalize(x, dim=1)),
     "gate": ("signal", lambda x: F.glu(x, 1)),
     "parts": ("signal", lambda x: sum(part * (i + 1) for i, part in enumerate(x.unbind(2)))),
+    "many-parts": ("signal", lambda x: sum(p * (i + 1) for i, p in enumerate(torch.cat([x, x, x], 2).unbind(2)))),
+    "parts-of-sizes": ("signal", lambda x: sum(part * i for i, part in enumerate(torch.cat([x] * 5, 2).split(2, 2)))),
+    "many-joined": ("signal", lambda x: torch.stack([x[..., i % 8] * i for i in range(70)], 2)),
     "zeros-beside": ("image", lambda x: torch.cat([torch.zeros(len(x), 2, 6, 6), x], 1)),
     "choice": ("signal", bent),
     "gru": ("signal", Recurrent(nn.GRU(4, 5, 2, batch_first=True))),
@@ -145,6 +150,10 @@ def test_tokens_that_are_none_are_left_out(tmp_path):
         (lambda x: x[x > -9].reshape(x.shape), "its operator '(index|nonzero)'"),
         (lambda x: F.adaptive_max_pool2d(x, 4), "adaptive_max_pool2d with windows of different sizes"),
         (lambda x: torch.linalg.vector_norm(x, 3, 1), "a norm of order 3"),
+        (
+            nn.Sequential(OrderedDict({100 * "a": nn.Conv2d(4, 4, 1)})),
+            "the name of its entry 'steps.aaa.*' has 113 char",
+        ),
         (lambda x: x + torch.ones(len(x), 4, 6, 6).cumsum(0), "it does other things for two samples than for three"),
     ],
 )
@@ -152,6 +161,12 @@ def test_what_no_device_takes_is_named(tmp_path, steps, words):
     with pytest.raises(UserError, match=words) as caught:
         own_bundle(tmp_path / "b", built("image", steps), IMAGE)
     assert "\n" not in str(caught.value)
+
+
+def test_a_net_of_too_many_steps_is_told_what_makes_them_fewer(tmp_path, monkeypatch):
+    monkeypatch.setattr("splitmix.runtime.graph.trace.MOST_STEPS", 50)
+    with pytest.raises(UserError, match=r"takes [0-9]+ steps for a sample, and a device at most 50; give a recurrent"):
+        own_bundle(tmp_path / "b", built("signal", Recurrent(nn.GRU(4, 3, batch_first=True))), SIGNAL, kind="signal")
 
 
 def test_the_multiplications_of_an_lstm_are_counted():

@@ -9,7 +9,8 @@ from splitmix.core.errors import UserError, printable
 
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # texts of a bundle may be shown in a terminal
 
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
+LONGEST_NAME = 100
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=PRINTABLE)]
 Text = Annotated[str, Field(max_length=2000, pattern=PRINTABLE)]
 
 

@@ -18,10 +18,18 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import entries_of
 from splitmix.nets.cost import OperatorWatcher, plainly
 from splitmix.runtime.graph.operators import OPERATORS
-from splitmix.runtime.graph.record import NORM_ENTRIES, SAMPLE, ConstantRecord, Graph, NormRecord, StepRecord
+from splitmix.runtime.graph.record import (
+    MOST_STEPS,
+    NORM_ENTRIES,
+    SAMPLE,
+    ConstantRecord,
+    Graph,
+    NormRecord,
+    StepRecord,
+)
 from splitmix.runtime.graph.windows import WINDOWS
 from splitmix.runtime.graph.writers import WRITERS
-from splitmix.runtime.strict import what_is_wrong
+from splitmix.runtime.strict import LONGEST_NAME, what_is_wrong
 
 SAMPLES = (2, 3)  # how many it is run on
 KNOWN = WRITERS | WINDOWS
@@ -31,7 +39,19 @@ MADE = ("new_ones", "new_zeros", "new_full", "new_empty", "ones_like", "zeros_li
 
 def traced_graph(module: nn.Module, entries: Mapping[str, Sequence[int]], sample: Sequence[int], whole: bool) -> Graph:
     """The graph of a module whose entries have these names and shapes: norms may have noisy twins beside them."""
-    first, second = (Trace(module, _samples(count, sample, whole)) for count in SAMPLES)
+    if long := [name for name in entries if len(name) > LONGEST_NAME]:
+        raise UserError(
+            f"the net cannot be bundled: the name of its entry '{long[0]}' has {len(long[0])} characters, and a device "
+            f"takes {LONGEST_NAME}; nest its modules less deeply, or name them shorter"
+        )
+    try:
+        first, second = (Trace(module, _samples(count, sample, whole)) for count in SAMPLES)
+        return _graph(first, second, entries, sample)
+    except ValidationError as error:
+        raise UserError(f"the net cannot be bundled: {what_is_wrong(error)}") from None
+
+
+def _graph(first: "Trace", second: "Trace", entries: Mapping[str, Sequence[int]], sample: Sequence[int]) -> Graph:
     if [(step.op, step.takes, step.gives) for step in first.steps] != [
         (step.op, step.takes, step.gives) for step in second.steps
     ] or first.constants.keys() != second.constants.keys():
@@ -39,19 +59,21 @@ def traced_graph(module: nn.Module, entries: Mapping[str, Sequence[int]], sample
     constants, spreads = _one_for_all(first, second)
     steps = [*spreads, *(_merged(*pair) for pair in zip(first.steps, second.steps, strict=True))]
     needed = _needed(steps, first.answer)
-    norms = [NormRecord(clean=name, noisy=_twin(name, entries), eps=eps) for name, eps in first.norms.items()]
-    try:
-        return Graph(
-            sample=list(sample),
-            whole=whole,
-            entries={name: list(shape) for name, shape in entries.items()},
-            norms=norms,
-            constants={name: value for name, value in constants.items() if name in needed},
-            steps=[step for step in steps if needed & {*step.gives}],
-            answer=first.answer,
+    steps = [step for step in steps if needed & {*step.gives}]
+    if len(steps) > MOST_STEPS:
+        raise UserError(
+            f"the net cannot be bundled: it takes {len(steps):,} steps for a sample, and a device at most "
+            f"{MOST_STEPS:,}; give a recurrent layer fewer places, such as by a convolution of stride 2 before it"
         )
-    except ValidationError as error:
-        raise UserError(f"the net cannot be bundled: {what_is_wrong(error)}") from None
+    return Graph(
+        sample=list(sample),
+        whole=SAMPLE in first.whole,
+        entries={name: list(shape) for name, shape in entries.items()},
+        norms=[NormRecord(clean=name, noisy=_twin(name, entries), eps=eps) for name, eps in first.norms.items()],
+        constants={name: value for name, value in constants.items() if name in needed},
+        steps=steps,
+        answer=first.answer,
+    )
 
 
 OTHERWISE = "the net cannot be bundled: it does other things for two samples than for three"

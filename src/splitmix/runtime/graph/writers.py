@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 LARGE = 3e38  # where there is no bound
+MOST_SPLIT, MOST_JOINED = 16, 64  # values that one step gives, or takes
 Write = Callable[..., None]
 WRITERS: dict[str, Write] = {}
 
@@ -287,14 +289,21 @@ def _repeat(to: Any, out: Tensor, x: Tensor, times: Sequence[int]) -> None:
 
 @_writes("cat")
 def _cat(to: Any, out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> None:
-    to.call(to.step("Concat", parts, axis=axis), out)
+    _joined(to, out, [to.name(part) for part in parts], axis)
 
 
 @_writes("stack")
 def _stack(to: Any, out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> None:
     place = axis % out.dim()
     rows = [to.reshaped(part, (*part.shape[:place], 1, *part.shape[place:])) for part in parts]
-    to.call(to.step("Concat", rows, axis=place), out)
+    _joined(to, out, rows, place)
+
+
+def _joined(to: Any, out: Tensor, parts: Sequence[str], axis: int) -> None:
+    while len(parts) > MOST_JOINED:  # some at a time, such as the places of a long signal
+        starts = range(0, len(parts), MOST_JOINED)
+        parts = [to.step("Concat", parts[start : start + MOST_JOINED], axis=axis) for start in starts]
+    to.call(to.step("Concat", parts, axis=axis), out)
 
 
 @_writes("split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_chunk")
@@ -302,16 +311,23 @@ def _split(to: Any, out: Sequence[Tensor], x: Tensor, *settings: Any, **more: An
     flat = out[0].dim() < x.dim()  # unbind drops the axis
     axis = more.get("dim", settings[-1] if len(settings) > (not flat) else 0) % x.dim()
     sizes = [1 if flat else part.shape[axis] for part in out]
-    names = to.step("Split", [x], len(out), axis=axis, sizes=sizes)
-    for name, part in zip([names] if len(out) == 1 else names, out, strict=True):
+    if len(out) <= MOST_SPLIT:
+        names = to.step("Split", [x], len(out), axis=axis, sizes=sizes)
+        names = [names] if len(out) == 1 else names
+    else:
+        names = [_cut(to, x, axis, end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    for name, part in zip(names, out, strict=True):
         to.call(to.reshaped(name, part.shape) if flat else name, part)
+
+
+def _cut(to: Any, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Any:
+    return to.step("Slice", [x], axes=[axis], starts=[start], ends=[end], steps=[step])
 
 
 @_writes("select")
 def _select(to: Any, out: Tensor, x: Tensor, axis: int, place: int) -> None:
     axis, place = axis % x.dim(), place % x.shape[axis]
-    one = to.step("Slice", [x], axes=[axis], starts=[place], ends=[place + 1], steps=[1])
-    to.call(to.reshaped(one, out.shape), out)
+    to.call(to.reshaped(_cut(to, x, axis, place, place + 1), out.shape), out)
 
 
 @_writes("slice")
@@ -321,7 +337,7 @@ def _slice(to: Any, out: Tensor, x: Tensor, axis: int = 0, start: Any = None, en
         return
     axis = axis % x.dim()
     first, last, _ = slice(start, end).indices(x.shape[axis])
-    to.call(to.step("Slice", [x], axes=[axis], starts=[first], ends=[last], steps=[step]), out)
+    to.call(_cut(to, x, axis, first, last, step), out)
 
 
 @_writes("constant_pad_nd")
