@@ -165,7 +165,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence(here, capsys):
 
 
 def test_a_folder_in_use_is_one_sentence(here, capsys, tmp_path):
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).locked():
         assert "is in use by another run" in refused(capsys, *TRAIN, "--out", str(tmp_path))
         assert "is in use by another run" in refused(capsys, *TRAIN, "--out", str(tmp_path), "--resume")
     assert not (tmp_path / "config.toml").exists()

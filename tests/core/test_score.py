@@ -22,7 +22,7 @@ from helpers.toys import (
     toy_weights,
 )
 from splitmix.attacks.pgd import PGD
-from splitmix.core.client import execute, mixed, nested_statistics, statistics, touched, with_strange_bases
+from splitmix.core.client import execute, mixed, nested_statistics, statistics, touched, with_untrained_bases
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
@@ -122,7 +122,7 @@ def test_with_local_norms_a_base_that_a_client_never_trained_is_calibrated_there
     net, data, parts = Net(partial(Tiny, dual=dual)), ToyClients().data(2), bases(0, 1)
     weights = cut(net, LAYOUT, net.init(LAYOUT, seed=0, tracked=True), parts)
     job = Score(2, (parts,), Question(batch=8))
-    served = with_strange_bases(job, net, weights, data.train, {0: {}})  # it trained base 0
+    served = with_untrained_bases(job, net, weights, data.train, {0: {}})  # it trained base 0
     found = statistics(Calibrate(0, parts, 8, (0.0, 1.0)), net, ATOM, weights, data.train)
     for name in net.statistic_names(ATOM):
         torch.testing.assert_close(served[name], torch.stack([weights[name][0], found[name][1]]))

@@ -28,7 +28,7 @@ from splitmix.flower.wire import (
     pack_answer,
     pack_bases,
     pack_job,
-    size_of,
+    tensor_bytes,
     to_text,
     unpack_answer,
     unpack_bases,
@@ -174,8 +174,8 @@ def test_what_cannot_be_read_is_told_apart_from_an_answer(spoil):
 
 def test_an_answer_that_is_too_large_is_not_even_read():
     content = pack_answer(JOBS[0], toy_update())
-    assert "larger" in unpack_answer(JOBS[0], content, size_of(content) - 1).reason
-    assert isinstance(unpack_answer(JOBS[0], content, size_of(content)), Update)
+    assert "larger" in unpack_answer(JOBS[0], content, tensor_bytes(content) - 1).reason
+    assert isinstance(unpack_answer(JOBS[0], content, tensor_bytes(content)), Update)
 
 
 def test_framing_adds_little_to_the_bytes_of_the_parts():

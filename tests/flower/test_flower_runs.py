@@ -135,7 +135,7 @@ def test_a_node_says_what_its_pictures_or_table_are_and_reads_them_as_the_run_sa
     agreed = Agreement(make_config({"task": "nodes", "clients": 2, "data": {"label": "species"}})).text()
     said = introduce(agreed, {"partition-id": 0, "data": str(table)})
     assert (said.class_names, said.kind, said.image, said.net) == (("a", "b"), "features", (1,), None)
-    NodeConfig.read({"partition-id": 0, "data": str(table)}).warm()  # leaves the table to the run
+    NodeConfig.read({"partition-id": 0, "data": str(table)}).read_ahead()  # leaves the table to the run
 
 
 @pytest.mark.parametrize("net", ["this:x", "builtins:print", "no_such_net"])

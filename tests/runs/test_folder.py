@@ -131,14 +131,14 @@ def test_a_damaged_result_or_model_is_one_sentence(whole, tmp_path, name, conten
 def test_a_second_writer_is_turned_away(own, stopped, tmp_path):
     folder = copied(stopped, tmp_path / "run")
     for resume in (False, True):
-        with RunFolder(folder).held(), pytest.raises(UserError, match="in use by another run"):
+        with RunFolder(folder).locked(), pytest.raises(UserError, match="in use by another run"):
             run(own, folder, resume=resume)
-    with RunFolder(folder).held():
+    with RunFolder(folder).locked():
         assert names(folder) == names(stopped)
 
 
 def hold_and_fork(path, pipe):
-    with RunFolder(path).held():
+    with RunFolder(path).locked():
         child = os.fork()
         if not child:
             time.sleep(1200)
@@ -153,11 +153,11 @@ def test_a_lock_goes_with_its_process_even_if_a_worker_outlives_it(tmp_path):
     holder = context.Process(target=hold_and_fork, args=(tmp_path, theirs))
     holder.start()
     worker = ours.recv()
-    with pytest.raises(UserError, match="in use"), RunFolder(tmp_path).held():
+    with pytest.raises(UserError, match="in use"), RunFolder(tmp_path).locked():
         pass
     holder.kill()
     holder.join()
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).locked():
         os.kill(worker, signal.SIGKILL)  # it was still there
 
 

@@ -16,7 +16,7 @@ from splitmix.nets import named_nets
 from splitmix.nets.slim import Slim
 from splitmix.runs.config import make_config, read_toml
 from splitmix.runs.finish import finish, stored_outcome
-from splitmix.runs.progress import Caller, Keeper, Round, Watcher, terminal_watcher
+from splitmix.runs.progress import Caller, Round, RowCollector, Watcher, terminal_watcher
 from splitmix.runs.records import read_metrics, read_result
 from splitmix.runs.run import run_in_folder, train_rounds
 from splitmix.runs.setup import set_up
@@ -53,13 +53,13 @@ def train(
     root = Path(data_root) if data_root is not None else None
     setup = set_up(config, root=root, task=whole, source=task, build=build)
     count = default_workers() if workers is None else workers
-    keeper = Keeper()
-    watchers: list[Watcher] = [keeper, *([terminal_watcher()] if progress else [])]
+    collector = RowCollector()
+    watchers: list[Watcher] = [collector, *([terminal_watcher()] if progress else [])]
     watchers += [] if on_round is None else [Caller(on_round)]
     if out is None:
         with setup.engine(count, device) as engine:
             state = train_rounds(setup, engine, watchers=watchers)
-            return Trained(setup, finish(setup, engine, state), tuple(keeper.rows))
+            return Trained(setup, finish(setup, engine, state), tuple(collector.rows))
     folder = Path(out)
     outcome = run_in_folder(setup, folder, resume=resume, workers=count, device=device, watchers=watchers)
     return Trained(setup, outcome or stored_outcome(folder), tuple(read_metrics(folder)), folder)

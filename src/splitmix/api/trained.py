@@ -24,7 +24,7 @@ from splitmix.report.run_page import write_report
 from splitmix.report.tables import percent
 from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import to_toml
-from splitmix.runs.finish import Outcome, served, store_outcome
+from splitmix.runs.finish import Outcome, finished_setup, store_outcome
 from splitmix.runs.folder import RunFolder
 from splitmix.runs.records import MetricRow, Result, main_scores, read_result
 from splitmix.runs.setup import Setup
@@ -105,7 +105,7 @@ class Trained:
             if not folder.finished() or not self._is_in(folder.path):
                 raise UserError(f"'{path}' already holds another run; save to another folder")
             return folder.path
-        with folder.held():
+        with folder.locked():
             folder.write("config.toml", to_toml(self.setup.config))
             folder.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.metrics))
             store_outcome(folder.path, self.outcome, self.setup.config.digest())
@@ -126,7 +126,7 @@ class Trained:
         if what != "dial":
             raise UserError(f"'{what}' cannot be drawn; choose widths or dial")
         self._dial(1.0)
-        return dial_picture(served(self.setup, self.outcome), self.outcome, self.folder)
+        return dial_picture(finished_setup(self.setup, self.outcome), self.outcome, self.folder)
 
     def __repr__(self) -> str:
         scores = main_scores(self.result)
@@ -152,7 +152,7 @@ class Trained:
             )
 
     def _mix(self, width: WidthLike) -> tuple[Part, ...]:
-        (mix,) = served(self.setup, self.outcome).mixes([parse_width(width)]).values()
+        (mix,) = finished_setup(self.setup, self.outcome).mixes([parse_width(width)]).values()
         return mix
 
     def _dial(self, robust: float) -> float:

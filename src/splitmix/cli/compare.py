@@ -22,14 +22,14 @@ from splitmix.core.errors import UserError
 from splitmix.runs.config import make_config, read_settings
 from splitmix.runs.progress import terminal_watcher
 
-METHODS = ("splitmix", "heterofl", "sheterofl", "fedavg")
+COMPARED = ("splitmix", "heterofl", "sheterofl", "fedavg")
 Source = Annotated[
     str,
     Parameter(
         help="A task (see `splitmix tasks`), a folder of pictures or .npz files, a table, or a config file (.toml)."
     ),
 ]
-Settings = Annotated[
+SharedOption = Annotated[
     Option,
     Parameter(help="A setting for all methods, as key=value (see `splitmix settings`); may be given several times."),
 ]
@@ -39,7 +39,7 @@ def compare(
     source: Source = "mini",
     /,
     *,
-    option: Settings = None,
+    option: SharedOption = None,
     methods: Words = None,
     seeds: Numbers = None,
     tuned: Path | None = None,
@@ -73,11 +73,11 @@ def compare(
         Print the rows as JSON.
     """
     given = shared_settings(read_settings(source, option or ()), tuned is not None)
-    contenders = parse_contenders(methods or METHODS)
+    contenders = parse_contenders(methods or COMPARED)
     if tuned is not None:
         contenders = with_rates(contenders, read_rates(tuned, str(given.get("task", "mini"))))
     workshop = make_workshop(machine)
-    folder = out or default_folder("compare", given)
+    folder = out or suite_folder("compare", given)
     with repeatable():
         found, files = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, workshop)
     if as_json:
@@ -93,7 +93,7 @@ def tune(
     source: Source = "mini",
     /,
     *,
-    option: Settings = None,
+    option: SharedOption = None,
     methods: Words = None,
     rates: Rates = None,
     seeds: Numbers = None,
@@ -130,8 +130,8 @@ def tune(
     given = shared_settings(read_settings(source, option or ()), True)
     if rounds is not None:
         given["rounds"] = rounds
-    tried = RatesToTry(parse_contenders(methods or METHODS), rates or RATES, checked_seeds(seeds, (1,)))
-    folder = out or default_folder("tune", given)
+    tried = RatesToTry(parse_contenders(methods or COMPARED), rates or RATES, checked_seeds(seeds, (1,)))
+    folder = out or suite_folder("tune", given)
     with repeatable():
         found = tune_methods(given, tried, folder, make_workshop(machine))
     if as_json:
@@ -164,7 +164,7 @@ def repeatable() -> Iterator[None]:
         sys.exit(130)
 
 
-def default_folder(kind: str, given: Mapping[str, Any]) -> Path:
+def suite_folder(kind: str, given: Mapping[str, Any]) -> Path:
     """A name made of the settings, so that the same command finds its folder again."""
     config = make_config(given)
     return Path("runs") / f"{kind}-{Path(config.task).absolute().name}-{config.digest()[:8]}"

@@ -24,10 +24,10 @@ flower = App(
     help_epilogue="Example: splitmix flower up --nodes 4; splitmix train mini --engine flower; splitmix flower down",
 )
 STATE = Path(".flower")
-BUDGETS = "1/8 1/4 1/2 1"
+NODE_BUDGETS = "1/8 1/4 1/2 1"
 ENGINES = ("simulator", "flower", "ray")
 MISTAKE = "splitmix: "  # how the server begins a line that tells the user's mistake
-State = Annotated[Path, Parameter(name="--state")]
+StateFolder = Annotated[Path, Parameter(name="--state")]
 
 
 @flower.command
@@ -38,7 +38,7 @@ def up(
     budgets: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
     data_root: Path | None = None,
     tls: Flag = False,
-    state: State = STATE,
+    state: StateFolder = STATE,
 ) -> None:
     """Start a federation on this machine: a SuperLink, and a SuperNode for each client; or start what has died of it.
 
@@ -75,7 +75,7 @@ def up(
     check_task(task)
     if nodes < 1:
         raise UserError(f"--nodes {nodes} is too few; give 1 or more")
-    widths = parse_budgets(" ".join(budgets or ()) or BUDGETS, clients=nodes).at(0)
+    widths = parse_budgets(" ".join(budgets or ()) or NODE_BUDGETS, clients=nodes).at(0)
     root = {} if data_root is None else {"data-root": str(data_root.resolve())}
     configs = [{"task": task, "budget": str(width), **root} for width in widths]
     try:
@@ -88,7 +88,7 @@ def up(
 
 
 @flower.command
-def status(*, state: State = STATE, as_json: Json = False) -> None:
+def status(*, state: StateFolder = STATE, as_json: Json = False) -> None:
     """Show which processes of the federation are running.
 
     Example: splitmix flower status
@@ -108,7 +108,7 @@ def status(*, state: State = STATE, as_json: Json = False) -> None:
 
 
 @flower.command
-def down(*, state: State = STATE) -> None:
+def down(*, state: StateFolder = STATE) -> None:
     """Stop the federation and all its processes.
 
     Example: splitmix flower down
@@ -125,7 +125,7 @@ def down(*, state: State = STATE) -> None:
 
 @flower.command
 def link(
-    address: str, /, *, root_certificates: Path | None = None, insecure: Flag = False, state: State = STATE
+    address: str, /, *, root_certificates: Path | None = None, insecure: Flag = False, state: StateFolder = STATE
 ) -> None:
     """Use a SuperLink that runs already, here or elsewhere, for `splitmix train --engine flower`.
 
@@ -243,7 +243,7 @@ def train_remotely(
 
     if where.engine == "ray":
         config = make_config(given)
-        order = Order(config, out or default_folder(config), resume, command, where.deadline)
+        order = Order(config, out or run_folder(config), resume, command, where.deadline)
         train_on_ray(order, [terminal_watcher()], workers=where.workers, root=where.data_root)
         return order.out
     site = read_site(where.state)
@@ -253,7 +253,7 @@ def train_remotely(
     alone = {"clip": 0.0} if given.get("privacy") else {}  # privacy has a bound of its own
     config = make_config({**STRANGERS, **alone, **given})
     client_count(config)
-    folder = out or default_folder(config)
+    folder = out or run_folder(config)
     submit(site, Order(config, folder.resolve(), resume, command, where.deadline))
     if not (folder / "result.json").exists():
         raise UserError(f"the run in '{folder}' ended early; see the SuperLink's log, then go on with --resume")
@@ -279,7 +279,7 @@ def submit(site: "Site", order: "Order") -> None:
         raise UserError(f"the run's folder is not on this machine; look for {order.out} on the SuperLink's")
 
 
-def default_folder(config: "Config") -> Path:
+def run_folder(config: "Config") -> Path:
     name = f"{Path(config.task).absolute().name}-{config.method_name}-s{config.seed}-{config.digest()[:8]}"
     return Path("runs") / name
 

@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from splitmix.cli.options import Json, Words, parse_size, say, show_json, show_rows, show_table
+from splitmix.cli.options import Json, Words, parse_image, say, show_json, show_rows, show_table
 from splitmix.compare.costs import account_for, budgets_for, client_table, mix_table, serving_table
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width, check_multiple, parse_width
@@ -202,7 +202,7 @@ def runnable(net: str, image: str | None) -> Iterator[None]:
 def image_size(net: str, build: Any, given: str | None) -> tuple[int, ...]:
     """The size of an image, given or the net's own."""
     if given is not None:
-        return parse_size(given)
+        return parse_image(given)
     own = getattr(build, "image", None) or getattr(build(Width(1)), "image", None)
     if own is None:
         raise UserError(f"the net '{net}' does not say which images it takes; give --image, such as 32x32x3")

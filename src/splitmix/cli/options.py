@@ -67,10 +67,10 @@ def checked_workers(workers: int | None) -> int:
     return workers or default_workers()
 
 
-def parse_size(text: str, most: float = float("inf")) -> tuple[int, ...]:
+def parse_image(text: str, most: float = float("inf")) -> tuple[int, ...]:
     """HEIGHTxWIDTHxCHANNELS as numbers.
 
-    >>> parse_size("32x32x3")
+    >>> parse_image("32x32x3")
     (32, 32, 3)
     """
     parts = text.split("x")

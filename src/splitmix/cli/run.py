@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from splitmix.attacks import find_attack
-from splitmix.cli.flower import RemoteClients, default_folder, train_remotely
+from splitmix.cli.flower import RemoteClients, run_folder, train_remotely
 from splitmix.cli.options import (
     HERE,
     Flag,
@@ -104,7 +104,7 @@ def train(
     else:
         config = read_config(source, option or ())
         setup = set_up(config, root=root)
-        folder = out or default_folder(config)
+        folder = out or run_folder(config)
         watchers: list[Watcher] = [terminal_watcher(), *([Board(folder)] if tensorboard else [])]
         run_in_folder(
             setup,

@@ -7,7 +7,7 @@ from shlex import quote
 from rich.console import Console
 from rich.markdown import Markdown
 
-from splitmix.cli.options import Flag, Json, Words, note, parse_size, say, show_json, show_rows
+from splitmix.cli.options import Flag, Json, Words, note, parse_image, say, show_json, show_rows
 from splitmix.core.errors import UserError
 from splitmix.core.width import parse_dial, parse_width
 from splitmix.report.tables import Column, human
@@ -73,7 +73,7 @@ def bundle(
     from splitmix.runs.measure.evaluate import open_run
     from splitmix.runs.measure.examples import choose_examples
 
-    size = parse_size(image, most=2048) if image else ()
+    size = parse_image(image, most=2048) if image else ()
     packing = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)
     task = open_run(run, root=data_root).setup.task if examples else None
     made = bundle_run(run, out or run.with_name(f"{run.absolute().name}.bundle"), packing)

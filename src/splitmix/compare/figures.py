@@ -13,7 +13,7 @@ from splitmix.compare.statistics import mean_and_spread
 from splitmix.core.width import parse_width
 from splitmix.report import drawing
 from splitmix.report.drawing import COLOURS, GREY, INK, PALE, NothingToDrawError, Picture, in_style, paper, short
-from splitmix.report.figures import named
+from splitmix.report.figures import width_in_words
 from splitmix.report.pages import duration
 from splitmix.report.tables import human
 from splitmix.runs.records import MetricRow
@@ -165,7 +165,7 @@ def learning_race(entries: Sequence[MethodRuns], by: str = "round") -> Picture:
     for width, panel in zip(ends, panels, strict=True):
         for name, curve in curves[width].items():
             _draw_curve(panel, curve, style[name], scale)
-        panel.set_title(named(width))
+        panel.set_title(width_in_words(width))
         panel.set_xlabel(unit)
         panel.margins(x=0.02)
         panel.locator_params(axis="x", integer=by == "round", min_n_ticks=1, nbins=6)
@@ -231,7 +231,7 @@ def _race(curves: Mapping[str, Curve], width: str, by: str) -> str:
     }
     order = sorted(first, key=lambda name: first[name])
     when = {name: f"after {duration(x)}" if by == "seconds" else f"in round {x:.0f}" for name, x in first.items()}
-    told = f"At {named(width)} {called(order[0])} reaches {level} % {when[order[0]]}"
+    told = f"At {width_in_words(width)} {called(order[0])} reaches {level} % {when[order[0]]}"
     return told if len(order) == 1 else f"{told}, {called(order[-1])} {when[order[-1]]}"
 
 

@@ -10,7 +10,7 @@ from splitmix.compare.figures import called, colours_of, count_axis
 from splitmix.compare.standings import MethodRuns
 from splitmix.report import drawing
 from splitmix.report.drawing import GREY, INK, NothingToDrawError, Picture, in_style, paper, short
-from splitmix.report.figures import named
+from splitmix.report.figures import width_in_words
 from splitmix.runs.records import domain_names
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def draw_losses(grids: Mapping[str, Grid], domains: Sequence[str], widths: Seque
     if not flat:
         raise NothingToDrawError("there is no FedAvg of the same width to compare the domains with")
     value, label, domain, width = min(flat)
-    title = f"Worst against FedAvg of the same width: {called(label)} on {short(domain)}, {named(width)}: {value:+.1f}"
+    where = f"{called(label)} on {short(domain)}, {width_in_words(width)}"
+    title = f"Worst against FedAvg of the same width: {where}: {value:+.1f}"
     limit = max(1.0, *(abs(value) for value, *_ in flat))
     text = "points of test accuracy more (blue) or less (brown) than FedAvg, by domain and width"
     return Picture("domain-losses", _maps(title, text, grids, domains, dict.fromkeys(grids, widths), LOSS, limit))

@@ -156,7 +156,7 @@ def score_client(
         how = Calibrate(job.client, all_parts(job), asked.batch, touched(asked), asked.noise)
         weights = {**weights, **nested_statistics(how, net, weights, data.train, measured)}
     elif asked.local_norms:
-        weights = with_strange_bases(job, net, weights, data.train, own)
+        weights = with_untrained_bases(job, net, weights, data.train, own)
     if len(split) == 1 and not net.has_statistics(width, weights):
         return Tally(job.client, (0,) * len(job.mixes), 0)  # one image has no batch to be normalised in
     right = clean_answers(job, net, weights) if asked.attack is None else attacked_answers(job, net, weights)
@@ -325,7 +325,7 @@ def with_own_norms(download: Weights, parts: Sequence[Part], private: set[str], 
     return weights
 
 
-def with_strange_bases(job: Score, net: Net, weights: Weights, split: Split, own: OwnNorms) -> Weights:
+def with_untrained_bases(job: Score, net: Net, weights: Weights, split: Split, own: OwnNorms) -> Weights:
     """The weights, with norm statistics also for bases that the client never trained: those of its training images.
 
     Norms that stay on clients are nowhere but where they were trained: of a base that is strange to it, a client has

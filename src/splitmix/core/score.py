@@ -90,14 +90,14 @@ def order_bases(
     question: Question,
     *,
     greedy: bool,
-    judge: Callable[[Sequence[float]], float] = mean_accuracy,
+    overall: Callable[[Sequence[float]], float] = mean_accuracy,
 ) -> tuple[int, ...]:
     """Base numbers from first to last to be mixed, by validation accuracy.
 
     Greedy: the base that helps most comes next. Otherwise by the accuracy of each base alone (the paper's option).
-    Only accuracies leave the clients, of which `judge` makes one.
+    Only accuracies leave the clients, of which `overall` makes one.
     """
-    asked = partial(_accuracies, engine, weights, clients, question, judge)
+    asked = partial(_accuracies, engine, weights, clients, question, overall)
     if not greedy:
         alone = asked([(part,) for part in parts])
         return tuple(part.base for part in sorted(parts, key=lambda part: -alone[(part,)]))
@@ -118,7 +118,7 @@ def fit_times(
     clients: Sequence[int],
     question: Question,
     *,
-    judge: Callable[[Sequence[float]], float] = mean_accuracy,
+    overall: Callable[[Sequence[float]], float] = mean_accuracy,
 ) -> dict[Width, tuple[int, ...]]:
     """How many times each base counts in a mix, for those widths at which that is better than once each.
 
@@ -126,7 +126,7 @@ def fit_times(
     until none helps. One half of the images finds the shares, the other half decides whether they are used.
     """
     first, second = (
-        partial(_accuracies, engine, weights, clients, replace(question, half=half), judge) for half in (1, 2)
+        partial(_accuracies, engine, weights, clients, replace(question, half=half), overall) for half in (1, 2)
     )
     times = {width: (1,) * len(mix) for width, mix in mixes.items() if len(mix) > 1}
     equal, growing = dict(times), set(times)
@@ -164,11 +164,11 @@ def _accuracies(
     weights: Weights,
     clients: Sequence[int],
     question: Question,
-    judge: Callable[[Sequence[float]], float],
+    overall: Callable[[Sequence[float]], float],
     mixes: Sequence[Mix],
 ) -> dict[Mix, float]:
     tallies = ask(engine, weights, mixes, clients, question)
-    return {mix: judge([tally.correct[i] / tally.samples for tally in tallies]) for i, mix in enumerate(mixes)}
+    return {mix: overall([tally.correct[i] / tally.samples for tally in tallies]) for i, mix in enumerate(mixes)}
 
 
 def calibrate(

@@ -43,7 +43,7 @@ def find_task(
             raise UserError(f"the task '{source}' is not read by data={dict(data)}; leave that out")
         return TASKS[source].make(root, seed, chosen)
     domains, name = read(source, data or {}), own_name(source)
-    usual = {"clients": 8, "val_ratio": 0.2, "net": usual_net(domains[0])}
+    usual = {"clients": 8, "val_ratio": 0.2, "net": net_for(domains[0])}
     task = make_task(name, domains, seed=seed, **{**usual, **chosen})
     if task.classes > len(task.train.labels):
         raise UserError(
@@ -61,7 +61,7 @@ def own_name(source: Any) -> str:
     return place.stem if place.is_file() else place.name
 
 
-def usual_net(domain: Domain) -> str:
+def net_for(domain: Domain) -> str:
     """The net for data of one's own where none is named."""
     if domain.kind in ("features", "signal", "tokens"):
         return ""  # there is none in the table: it must be named

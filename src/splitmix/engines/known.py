@@ -17,7 +17,7 @@ MOST = 2000  # clients whose statistics are kept
 
 
 @dataclass
-class Known:
+class KnownStatistics:
     """The norm statistics of clients under the last model that they were asked about."""
 
     model: bytes = b""

@@ -12,7 +12,7 @@ from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
 from splitmix.core.types import Job, Layout, Profile, Train, Update, Weights
-from splitmix.engines.known import Arrays, Known, Sent, arrays, tensors
+from splitmix.engines.known import Arrays, KnownStatistics, Sent, arrays, tensors
 from splitmix.engines.packs import MOST, ApartError, packs, train_side_by_side
 from splitmix.engines.stopwatch import Stopwatch
 from splitmix.engines.workers import Workers
@@ -40,7 +40,7 @@ class Simulator:
     stopwatch: Stopwatch | None = None  # counts where time goes
     pack: int | None = None  # so many bases of several clients side by side; None: some, where that pays off
     _pool: Workers | None = field(default=None, init=False, repr=False)
-    _known: Known = field(default_factory=Known, init=False, repr=False)
+    _known: KnownStatistics = field(default_factory=KnownStatistics, init=False, repr=False)
 
     def profiles(self, round: int) -> Sequence[Profile]:
         return self.clients.profiles(round)
@@ -76,10 +76,10 @@ class Simulator:
         if self.stopwatch is not None:
             self.stopwatch.start()
             clock = self.stopwatch
-        downloads = [moved(cut(self.net, self.layout, weights, job.parts), self.device) for job in jobs]
+        downloads = [on_device(cut(self.net, self.layout, weights, job.parts), self.device) for job in jobs]
         data = [self.clients.data(job.client) for job in jobs]
         updates = train_side_by_side(jobs, self.net, downloads, data, self.objective, own, clock)
-        updates = [replace(update, weights=moved(update.weights, "cpu")) for update in updates]
+        updates = [replace(update, weights=on_device(update.weights, "cpu")) for update in updates]
         clock.lap("other")
         return updates
 
@@ -105,9 +105,9 @@ class Simulator:
         return answer
 
     def _done(self, weights: Weights, job: Job, own: OwnNorms, clock: Clock, measured: Measured) -> Any:
-        download = moved(cut(self.net, self.layout, weights, all_parts(job)), self.device)
+        download = on_device(cut(self.net, self.layout, weights, all_parts(job)), self.device)
         answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, own, clock, measured)
-        return replace(answer, weights=moved(answer.weights, "cpu")) if isinstance(answer, Update) else answer
+        return replace(answer, weights=on_device(answer.weights, "cpu")) if isinstance(answer, Update) else answer
 
     def _keep(self, client: int, own: OwnNorms) -> None:
         if own:
@@ -140,7 +140,7 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def moved(weights: Weights, device: str) -> Weights:
+def on_device(weights: Weights, device: str) -> Weights:
     return {name: value.to(device) for name, value in weights.items()}
 
 

@@ -52,7 +52,9 @@ def main(folder: str, *names: str) -> None:
     site = read_site(Path(folder))
     for name in names:
         log = site.log(name if name == SERVER else f"node-{name}")
-        print(name, forked(log, partial(serve_runs, site) if name == SERVER else partial(be_known, site, int(name))))
+        print(
+            name, forked(log, partial(serve_runs, site) if name == SERVER else partial(be_site_node, site, int(name)))
+        )
 
 
 def forked(log: Path, work: Callable[[], None]) -> int:
@@ -78,7 +80,7 @@ def serve_runs(site: Site) -> None:
     execute_tasks(TaskType.SERVER_APP, site.address, site.link, lambda: is_running(site.link), authority)
 
 
-def be_known(site: Site, client: int) -> None:
+def be_site_node(site: Site, client: int) -> None:
     """Be one of the nodes that a site knows."""
     said = {"partition-id": client, "num-partitions": site.clients, **site.nodes[client].config}
     be_node(said, SuperLink(site.address, site.authority, site.key(client)) if site.tls else SuperLink(site.address))
@@ -98,7 +100,7 @@ def be_node(said: Said, link: SuperLink) -> None:
 
     Its images are read before the first job.
     """
-    NodeConfig.read(said).warm()
+    NodeConfig.read(said).read_ahead()
     if sys.platform != "linux":
         raise UserError("a node is run like this on Linux only; elsewhere start Flower's own flower-supernode")
     quoted = {key: f'"{value}"' if isinstance(value, str) else value for key, value in said.items()}

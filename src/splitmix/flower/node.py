@@ -22,7 +22,7 @@ from splitmix.core.width import parse_width
 from splitmix.data.domain import Domain
 from splitmix.data.doors import is_table, read
 from splitmix.data.task import Task, make_task
-from splitmix.data.tasks import find_task, usual_net
+from splitmix.data.tasks import find_task, net_for
 from splitmix.engines.clients import TaskClients
 from splitmix.flower.wire import Agreement, Member, pack_answer, pack_member, unpack_job, unpack_query
 from splitmix.nets import NETS
@@ -77,7 +77,7 @@ class NodeConfig(BaseModel):
         """The images that are on this node, read as the run says; none, if it has a share of a task."""
         return _read_images(self.data, self.loader, json.dumps(how or {})) if self.task is None else ()
 
-    def warm(self) -> None:
+    def read_ahead(self) -> None:
         """Read the images that processes forked later will find in memory; how a table is read, only the run says."""
         if self.data is None or not is_table(self.data):
             self.domains(None)
@@ -111,7 +111,7 @@ class Equipment:
 def introduce(agreed: str, said: Said) -> Member:
     """What the server may know of a node: numbers, no image."""
     node = NodeConfig.read(said)
-    client, task = held(Agreement.read(agreed).config, node)
+    client, task = client_and_task(Agreement.read(agreed).config, node)
     mine = task.shards[client]
     sizes = (len(mine.train), len(mine.val), len(mine.test))
     budget = None if node.budget is None else parse_width(node.budget)
@@ -122,13 +122,13 @@ def introduce(agreed: str, said: Said) -> Member:
 def equip(agreed: str, said: Said) -> Equipment:
     """All that the node's client needs to do a job."""
     agreement = Agreement.read(agreed)
-    client, task = held(agreement.config, NodeConfig.read(said))
+    client, task = client_and_task(agreement.config, NodeConfig.read(said))
     task = replace(task, classes=agreement.classes or task.classes, net=agreement.net or task.net)
     setup = set_up(agreement.config, task=task)
     return Equipment(setup.net, setup.objective, TaskClients(task, setup.budgets).data(client))
 
 
-def held(config: Config, node: NodeConfig) -> tuple[int, Task]:
+def client_and_task(config: Config, node: NodeConfig) -> tuple[int, Task]:
     """Which client a node is, and a task in which its own share is real; others' shares need not be."""
     client, count = node.partition_id, node.num_partitions or config.clients or 0
     if config.clients != count:
@@ -142,7 +142,7 @@ def held(config: Config, node: NodeConfig) -> tuple[int, Task]:
         return client, dealt(config, node.task, None if node.data_root is None else Path(node.data_root))
     ratio = config.val_ratio or 0.2
     domains = node.domains(config.data)
-    net = usual_net(domains[0])
+    net = net_for(domains[0])
     task = make_task("nodes", domains, clients=1, partition="iid", val_ratio=ratio, seed=config.seed, net=net)
     mine = task.shards[0]
     domain = task.domains[0] if len(task.domains) == 1 else mine.domain

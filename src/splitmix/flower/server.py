@@ -114,14 +114,14 @@ def remote_setup(config: Config, fleet: Fleet) -> Setup:
     """The objects of a run whose images are elsewhere; whoever comes later gets a budget that there is by now."""
     config = true_config(config, fleet)
     names = fleet.class_names if len(fleet.class_names) == fleet.classes else ()
-    how = (fleet.image, fleet.classes, config.net or usual_net(fleet), names, fleet.kind)
+    how = (fleet.image, fleet.classes, config.net or net_most_name(fleet), names, fleet.kind)
     task = RemoteTask(Path(config.task).name, fleet, *how)
     setup = set_up(config, task=task)
     fleet.budgets = fleet.budgets or set(setup.budgets.at(0))
     return replace(setup, budgets=RemoteBudgets(fleet, setup.budgets))
 
 
-def usual_net(fleet: Fleet) -> str:
+def net_most_name(fleet: Fleet) -> str:
     """The net that most nodes name; a name of the table, since these may be anybody's."""
     named = Counter(member.net for _, member in sorted(fleet.members.items()) if member.net is not None)
     if not named:

@@ -219,7 +219,7 @@ def pack_answer(job: Job, answer: Update | Tally) -> RecordDict:
 def unpack_answer(job: Job, content: RecordDict, limit: int) -> Update | Tally | Rejected:
     """The answer to a job, if it can be read at all; of no more than `limit` bytes of tensors."""
     try:
-        if size_of(content) > limit:
+        if tensor_bytes(content) > limit:
             raise ValueError(f"it is larger than {limit} bytes")
         text = text_of(content, "answer")
         if isinstance(job, Score):
@@ -253,7 +253,7 @@ def text_of(content: RecordDict, key: str) -> str:
     return str(_said(content, key, str))
 
 
-def size_of(content: RecordDict) -> int:
+def tensor_bytes(content: RecordDict) -> int:
     """Bytes of the tensors in a message."""
     return sum(len(array.data) for record in content.array_records.values() for array in record.values())
 

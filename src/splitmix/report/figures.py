@@ -49,7 +49,7 @@ def convergence(metrics: Sequence[MetricRow], *, best_round: int | None) -> Pict
         raise NothingToDrawError("the run has no val scores to draw")
     widths = sorted(lines, key=parse_width)
     top, when = max((accuracy, -round) for round, accuracy in lines[widths[-1]])
-    title = f"{named(widths[-1]).capitalize()} reaches {top:.1f} % on validation images in round {-when}"
+    title = f"{width_in_words(widths[-1]).capitalize()} reaches {top:.1f} % on validation images in round {-when}"
     figure, (axes,) = paper(title, "validation accuracy (%), mean over clients, one line per width", 3.6)
     colours = [shade(i, len(widths)) for i in range(len(widths))]
     for i, width in enumerate(widths):
@@ -75,7 +75,7 @@ def by_domain(result: Result) -> Picture:
         raise NothingToDrawError("the result has no accuracy by domain to draw")
     worst = min(lines, key=lambda name: lines[name][-1][1])
     ends = dict([lines[worst][0], lines[worst][-1]])
-    title = " to ".join(f"{accuracy:.1f} % at {named(widths[x])}" for x, accuracy in ends.items())
+    title = " to ".join(f"{accuracy:.1f} % at {width_in_words(widths[x])}" for x, accuracy in ends.items())
     title = f"{'Hardest: ' if len(lines) > 1 else ''}{short(worst)}, {title}"
     figure, (axes,) = paper(title, f"{_split(scores)} accuracy (%), mean over the clients of each domain", 3.6)
     for name, line in lines.items():
@@ -153,7 +153,7 @@ def per_client(result: Result) -> Picture:
         raise NothingToDrawError("the result has no accuracy for each of its clients to draw")
     order = sorted(range(len(clients)), key=lambda i: parse_width(clients[i]["budget"]))
     groups = [(budget, list(members)) for budget, members in groupby(order, lambda i: clients[i]["budget"])]
-    title = f"At {named(scores[-1]['width'])} clients range from {min(ends):.1f} % to {max(ends):.1f} %"
+    title = f"At {width_in_words(scores[-1]['width'])} clients range from {min(ends):.1f} % to {max(ends):.1f} %"
     text = f"{_split(scores)} accuracy (%) by width: a thin line per client, their mean in black"
     rows = math.ceil(len(groups) / 4)
     figure, panels = paper(title, text, 1.8 + 1.8 * rows, rows, min(4, len(groups)))
@@ -213,6 +213,6 @@ def _split(scores: Sequence[StoredScore]) -> str:
     return scores[0].get("split", "test")
 
 
-def named(width: str) -> str:
+def width_in_words(width: str) -> str:
     """A width in words."""
     return "full width" if width == "1" else f"width {width}"

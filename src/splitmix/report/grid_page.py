@@ -10,7 +10,7 @@ from typing import Any
 from splitmix.core.width import parse_width
 from splitmix.report import drawing
 from splitmix.report.drawing import COLOURS, NothingToDrawError, Picture, in_style, paper, shade
-from splitmix.report.figures import named
+from splitmix.report.figures import width_in_words
 from splitmix.report.tables import Column, Table, percent
 from splitmix.runs.measure.grid import GridRecord
 from splitmix.runs.measure.intervals import INTERVAL
@@ -110,7 +110,7 @@ def ra_sa(grid: GridRecord) -> Picture:
         raise NothingToDrawError("no attack was run, so there is no accuracy under attack to draw")
     curves = _curves(grid)
     points = {
-        named(width): [TradeoffPoint(_dial(row["robust"]), row["clean"], row["attacked"]) for row in rows]
+        width_in_words(width): [TradeoffPoint(_dial(row["robust"]), row["clean"], row["attacked"]) for row in rows]
         for width, rows in curves.items()
     }
     colours = [shade(i, len(curves)) for i in range(len(curves))]
@@ -155,7 +155,7 @@ def by_dial(grid: GridRecord) -> Picture:
             panel.plot(dials, middle, color=colour, marker="o", markersize=3)
             panel.fill_between(dials, low, high, color=colour, alpha=0.12, linewidth=0)
         panel.set_xlabel("dial")
-    drawing.legend(figure, [named(width) for width in curves], colours)
+    drawing.legend(figure, [width_in_words(width) for width in curves], colours)
     drawing.per_cent_ticks(panels[0])
     return Picture("by-dial", figure)
 
@@ -196,7 +196,7 @@ def _price(grid: GridRecord) -> str:
         return f"{percent(first['clean'])} % clean, {percent(first['attacked'])} % under attack"
     gain, loss = (100 * (last[key] - first[key]) for key in ("attacked", "clean"))
     ends = f"from dial {_dial(first['robust'])} to {_dial(last['robust'])}"
-    return f"{gain:+.1f} points under attack, {loss:+.1f} on clean images {ends} at {named(last['width'])}"
+    return f"{gain:+.1f} points under attack, {loss:+.1f} on clean images {ends} at {width_in_words(last['width'])}"
 
 
 def _trades(grid: GridRecord) -> bool:

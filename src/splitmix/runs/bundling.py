@@ -87,10 +87,10 @@ def bundle_outcome(
     if isinstance(made, Slim):
         sampled = replace(sampled, build=made.on(sampled.made_up(2)))
     net = Net(weightless(sampled.build))
-    check_entries(net, atom, outcome.weights)
+    check_weights(net, atom, outcome.weights)
     norms, has_statistics = net.norm_names(atom), bool(net.statistic_names(atom))
     if has_statistics:
-        check_norm(config, packing.calibrate)
+        check_bundled_norm(config, packing.calibrate)
     norm: NormKind = "tracked" if config.norm == "tracked" else "global"
     rows = [{entry: value[row].numpy() for entry, value in outcome.weights.items()} for row in outcome.order]
     files = [
@@ -151,7 +151,7 @@ def check_method(config: Config) -> None:
         )
 
 
-def check_norm(config: Config, calibrate: bool) -> None:
+def check_bundled_norm(config: Config, calibrate: bool) -> None:
     """A bundle has the statistics of its norms; a device must give one image the answer that it gives many."""
     if find_privacy(config.privacy) is not None:
         raise UserError(
@@ -203,7 +203,7 @@ def kind_of(result: Result, given: Sequence[int]) -> Kind:
     return kinds.get(result.get("kind", ""), "image" if rank == 3 else "features" if rank == 1 else "signal")
 
 
-def check_entries(net: Net, atom: Width, weights: Weights) -> None:
+def check_weights(net: Net, atom: Width, weights: Weights) -> None:
     """The run's weights are those of the named net, with statistics in every norm."""
     lost = sorted(net.statistic_names(atom) - weights.keys())
     blank = [

@@ -21,7 +21,7 @@ from splitmix.runs.recipes import RECIPES, apply_recipe, under_attack
 MOST_TOML = 100_000  # characters
 MOST_DOTS = 100  # in a line: the parser's time goes with the square of a key's parts
 DEEPEST = 16  # lists and tables in one another
-Setting = str | int | float | bool | list[Any] | dict[str, Any]
+Value = str | int | float | bool | list[Any] | dict[str, Any]
 
 
 class Config(BaseModel):
@@ -38,7 +38,7 @@ class Config(BaseModel):
     lr: float = Field(0.1, gt=0, description="learning rate of the first round")
     seed: int = Field(1, ge=0, description="of all draws: data, initial weights, clients, batches")
     atom: str = Field("1/8", description="width of one base")
-    budgets: Setting = Field("1/8 1/4 1/2 1", description="a preset, widths for equal groups, or {name=..., order=...}")
+    budgets: Value = Field("1/8 1/4 1/2 1", description="a preset, widths for equal groups, or {name=..., order=...}")
     objective: str | dict[str, Any] = Field(
         "plain", description="local loss: plain, masked, adversarial, oat, or {name=..., its own settings}"
     )
@@ -93,7 +93,7 @@ class Config(BaseModel):
         None, description="{clip=1.0, noise=1.0, delta=1e-5}: bounded updates, noise over them; default: none"
     )
     clients: int | None = Field(None, ge=1, description="number of clients; default: the task's own")
-    partition: Setting | None = Field(
+    partition: Value | None = Field(
         None, description="domain, iid, {name='classes', k=3}, {name='dirichlet', alpha=.5}"
     )
     val_ratio: float | None = Field(None, gt=0, lt=1, description="share of a client's images held out for validation")

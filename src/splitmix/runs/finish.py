@@ -193,7 +193,7 @@ def stored_outcome(path: Path) -> Outcome:
     return Outcome(result, weights, order)
 
 
-def served(setup: Setup, outcome: Outcome) -> Setup:
+def finished_setup(setup: Setup, outcome: Outcome) -> Setup:
     """The set-up of a finished run: its bases in order, each counting in a mix as often as the run found."""
     setup = replace(setup, method=setup.method.ordered(outcome.order))
     found, mixes = outcome.result.get("times", {}), setup.mixes()
@@ -224,7 +224,7 @@ def widest_accuracies(setup: Setup, engine: RunEngine, weights: Weights, norms: 
     widest = setup.mixes([setup.method.widths[-1]])
     served = {norm: served_with(setup, weights, norm, "val") for norm in norms}
     found = {norm: score(engine, used, widest, setup.domains, asked)[0] for norm, (used, asked) in served.items()}
-    return {norm: setup.judge(scored.clients) for norm, scored in found.items()}
+    return {norm: setup.overall(scored.clients) for norm, scored in found.items()}
 
 
 def best_of(accuracies: Mapping[str, float]) -> str:
@@ -241,13 +241,13 @@ def ordered(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> tup
     parts = tuple(Part(base, layout.width) for base in natural)
     weights, question = served_with(setup, weights, norm, "val")
     clients, greedy = list(setup.domains), config.order == "greedy"
-    return order_bases(engine, weights, parts, clients, question, greedy=greedy, judge=setup.judge)
+    return order_bases(engine, weights, parts, clients, question, greedy=greedy, overall=setup.overall)
 
 
 def fitted(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> Setup:
     """The set-up, in whose mixes bases count as often as validation images say, with these norm statistics."""
     used, question = served_with(setup, weights, norm, "val")
-    times = fit_times(engine, used, setup.mixes(), list(setup.domains), question, judge=setup.judge)
+    times = fit_times(engine, used, setup.mixes(), list(setup.domains), question, overall=setup.overall)
     return replace(setup, times=times)
 
 

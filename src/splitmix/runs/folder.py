@@ -101,7 +101,7 @@ class RunFolder:
         return (self.path / "result.json").exists()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep a second writer out; the lock goes with the process, however it ends."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)

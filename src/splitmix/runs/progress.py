@@ -75,8 +75,8 @@ class Caller(Watcher):
         self.on_round(replace(self.done, accuracy={row["width"]: row["accuracy"] for row in rows}))
 
 
-class Keeper(Watcher):
-    """Keeps the rows of a run that has no folder."""
+class RowCollector(Watcher):
+    """Collects the rows of a run that has no folder."""
 
     def __init__(self) -> None:
         self.rows: list[MetricRow] = []
@@ -100,7 +100,7 @@ def terminal_watcher(console: Console | None = None) -> Watcher:
     return Bar(console) if console.is_terminal else Lines(console)
 
 
-class Shown(Watcher):
+class ScoringShown(Watcher):
     """Who counts down the answers at the end of a run."""
 
     def __init__(self, console: Console) -> None:
@@ -117,7 +117,7 @@ class Shown(Watcher):
         self.left.end()
 
 
-class Bar(Shown):
+class Bar(ScoringShown):
     """Round, accuracy at the narrowest and widest width, time left."""
 
     def __init__(self, console: Console) -> None:
@@ -152,7 +152,7 @@ class Bar(Shown):
         self.progress.stop()
 
 
-class Lines(Shown):
+class Lines(ScoringShown):
     """A line at each validation, with the time left."""
 
     def __init__(self, console: Console) -> None:

@@ -74,7 +74,7 @@ def opened(
 ) -> Iterator[tuple[RunFolder, State | None]]:
     """A folder that is this run's alone, and where the run stands in it."""
     folder, text = RunFolder(path), to_toml(setup.config)
-    with folder.held():
+    with folder.locked():
         if not folder.exists():
             folder.write("config.toml", text)
             yield folder, None
@@ -112,11 +112,11 @@ def train_rounds(
         cohorts.append(report.seen.cohort)
         now = replace(now, round=report.round + 1, weights=report.weights, kept=report.kept)
         now = replace(now, epsilon=spent(setup, cohorts, now.round))
-        tell([round_row(report, now.epsilon)], watchers, folder)
+        record([round_row(report, now.epsilon)], watchers, folder)
         last = now.round == config.rounds
         if last or now.round % config.eval_every == 0:
             now, rows = validated(setup, engine, now)
-            tell(rows, watchers, folder)
+            record(rows, watchers, folder)
         now = replace(now, norms=kept_norms(engine), seconds=perf_counter() - began)
         if folder is not None and (last or now.round % config.checkpoint_every == 0):
             folder.save_state(now, config.digest())
@@ -150,7 +150,7 @@ def spent(setup: Setup, cohorts: Sequence[Sequence[int]], rounds: int) -> float 
     return setup.how.privacy.epsilon(max(often.values(), default=0) + rounds - len(cohorts))
 
 
-def tell(rows: Sequence[MetricRow], watchers: Sequence[Watcher], folder: RunFolder | None) -> None:
+def record(rows: Sequence[MetricRow], watchers: Sequence[Watcher], folder: RunFolder | None) -> None:
     """Store the row of a round, or those of its scores, and show them."""
     if folder is not None:
         for row in rows:
@@ -166,7 +166,7 @@ def validated(setup: Setup, engine: RunEngine, state: State) -> tuple[State, lis
     """Score on validation images and keep the best round, by what the objective is judged by at the widest mix."""
     served = validation_norms(setup, engine, state.served)
     found = {norm: score(engine, used, setup.mixes(), setup.domains, asked) for norm, (used, asked) in served.items()}
-    norm = best_of({norm: setup.judge(scores[-1].clients) for norm, scores in found.items()})
+    norm = best_of({norm: setup.overall(scores[-1].clients) for norm, scores in found.items()})
     rows = [validation_row(scored, state.round - 1) for scored in found[norm]]
     rows = rows if norm == "stored" else [{**row, "norm": norm} for row in rows]
     accuracy, trials = worth(setup, engine, *served[norm], found[norm][-1])
@@ -195,7 +195,7 @@ def worth(
 ) -> tuple[float, list[StoredTrial]]:
     """What a round is chosen by: the sum of all trials by their shares, and each as it is stored; `clean` is known."""
     if setup.trials == (Trial(),):
-        return setup.judge(clean.clients), []
+        return setup.overall(clean.clients), []
     found = [(trial, tried(trial, setup, engine, weights, asked, clean)) for trial in setup.trials]
     rows: list[StoredTrial] = [
         {"robust": trial.robust, "attack": trial.attack.name if trial.attack else None, "accuracy": accuracy}
@@ -207,13 +207,13 @@ def worth(
 def tried(trial: Trial, setup: Setup, engine: RunEngine, weights: Weights, asked: Question, clean: WidthScore) -> float:
     """The accuracy at the dial and under the attack of a trial."""
     if trial == Trial(trial.share):
-        return setup.judge(clean.clients)
+        return setup.overall(clean.clients)
     question = replace(asked, robust=trial.robust, attack=trial.attack)
     if trial.attack is not None:
         fixed = setup.net.has_statistics(setup.method.layout.width, weights)
         norm = asked.norm if fixed else "client"  # fixed while images are attacked
         question = replace(question, images=max(1, TRIED // len(setup.domains)), norm=norm, seed=setup.config.seed)
-    return setup.judge(score(engine, weights, setup.mixes([clean.width]), setup.domains, question)[0].clients)
+    return setup.overall(score(engine, weights, setup.mixes([clean.width]), setup.domains, question)[0].clients)
 
 
 def validation_row(scored: WidthScore, round: int) -> MetricRow:

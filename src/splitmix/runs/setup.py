@@ -105,7 +105,7 @@ class Setup:
         return self.task.image
 
     @property
-    def judge(self) -> Callable[[Sequence[float]], float]:
+    def overall(self) -> Callable[[Sequence[float]], float]:
         """What rounds and bases are chosen by, of the accuracies of the clients."""
         return middle_accuracy if self.how.clip else mean_accuracy
 

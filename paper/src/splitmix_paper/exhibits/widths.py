@@ -106,7 +106,7 @@ class WidthTable(Exhibit):
         yield partial(draw_widths, evidence, cells)
 
     def costs(self) -> Table | None:
-        return cost_table(self.net) if self.net else None
+        return printed_costs(self.net) if self.net else None
 
 
 class DigitsTable(WidthTable):
@@ -189,7 +189,7 @@ def _lead(cells: Sequence[Cell]) -> str:
 
 
 @cache
-def cost_table(net: str) -> Table:
+def printed_costs(net: str) -> Table:
     """MACs and parameters that we count, beside the printed ones."""
     counted = cost_rows(find_net(net), IMAGES[net], Width(1, 8), [parse_width(width) for width in WIDTHS])
     columns = [Column("width", "width", number=False)]

@@ -11,7 +11,7 @@ from splitmix.core.types import Question, Weights
 from splitmix.core.width import Width
 from splitmix.engines.simulator import Simulator
 from splitmix.runs.config import make_config, read_toml
-from splitmix.runs.finish import score_row, scored_norms, served, served_with, stored_outcome
+from splitmix.runs.finish import finished_setup, score_row, scored_norms, served_with, stored_outcome
 from splitmix.runs.folder import Norms, RunFolder, give_norms
 from splitmix.runs.records import Result, StoredScore, main_scores
 from splitmix.runs.setup import Setup, set_up
@@ -46,7 +46,7 @@ def open_run(
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     outcome = stored_outcome(path)
-    setup = served(set_up(make_config(read_toml(path / "config.toml")), root=root), outcome)
+    setup = finished_setup(set_up(make_config(read_toml(path / "config.toml")), root=root), outcome)
     chosen = scored_norm(setup, main_scores(outcome.result)[0].get("norm"), norm, fixed=fixed)
     weights, question = served_with(setup, outcome.weights, chosen, split)
     return FinishedRun(path, setup, weights, chosen, question, outcome.result)
