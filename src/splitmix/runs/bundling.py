@@ -80,41 +80,32 @@ def bundle_outcome(
     """
     check_objective(outcome.weights)
     check_method(config)
-    atom, result = parse_width(config.atom), outcome.result
-    name, image, kind = str(result["net"]), image_of(outcome.result, packing.image), kind_of(result, packing.image)
-    made = build_of(config, name, outcome, build)
-    sampled = Sampled(made, atom, image[-1:] + image[:-1] if len(image) == 3 else image, kind == "tokens")
-    if isinstance(made, Slim):
-        sampled = replace(sampled, build=made.on(sampled.made_up(2)))
-    net = Net(weightless(sampled.build))
+    result, kind = outcome.result, kind_of(outcome.result, packing.image)
+    sampled = sampled_net(config, outcome, packing, build)
+    net, atom = Net(weightless(sampled.build)), sampled.atom
     check_weights(net, atom, outcome.weights)
-    norms, has_statistics = net.norm_names(atom), bool(net.statistic_names(atom))
-    if has_statistics:
+    if net.statistic_names(atom):
         check_bundled_norm(config, packing.calibrate)
     norm: NormKind = "tracked" if config.norm == "tracked" else "global"
-    rows = [{entry: value[row].numpy() for entry, value in outcome.weights.items()} for row in outcome.order]
-    files = [
-        base_bytes(row, norms, packing.storage, f"base {i} of the run")
-        for i, row in zip(outcome.order, rows, strict=True)
-    ]
-    graph = graph_of(sampled, outcome.weights, outcome.order, own=name not in NETS)
-    record = NetRecord(
-        name=name,
-        classes=sampled.classes(),
-        dual=any(".noisy." in entry for entry in outcome.weights),
-        rescale_layers=config.rescale_layers is True,
-    )
+    files = base_files(outcome, net.norm_names(atom), packing.storage)
+    graph = graph_of(sampled, outcome.weights, outcome.order, own=str(result["net"]) not in NETS)
+    classes = sampled.classes()
     try:
         manifest = Manifest(
             schema_version=NAMED if graph is None else GRAPHED,
-            net=record,
+            net=NetRecord(
+                name=str(result["net"]),
+                classes=classes,
+                dual=is_dual(outcome),
+                rescale_layers=config.rescale_layers is True,
+            ),
             atom=str(atom),
             sample=kind,
-            image=list(image),
+            image=list(image_of(result, packing.image)),
             pixels=PIXELS[kind],
-            classes=class_names(config.task, record.classes, packing.classes or result.get("classes", ())),
+            classes=class_names(config.task, classes, packing.classes or result.get("classes", ())),
             norm=norm,
-            norm_text=NORM_TEXT[norm if has_statistics else "none"],
+            norm_text=NORM_TEXT[norm if net.statistic_names(atom) else "none"],
             storage=packing.storage,
             bases=[
                 BaseRecord(trained_as=base, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
@@ -131,6 +122,25 @@ def bundle_outcome(
     except ValidationError as error:
         raise UserError(f"the run cannot be bundled: {what_is_wrong(error)}") from None
     return write_bundle(out, manifest, files)
+
+
+def sampled_net(config: Config, outcome: Outcome, packing: Packing, given: Build | None) -> Sampled:
+    """The run's net, and what one sample is to it."""
+    image, kind = image_of(outcome.result, packing.image), kind_of(outcome.result, packing.image)
+    made, sample = build_of(config, outcome, given), image[-1:] + image[:-1] if len(image) == 3 else image
+    sampled = Sampled(made, parse_width(config.atom), sample, kind == "tokens")
+    return replace(sampled, build=made.on(sampled.made_up(2))) if isinstance(made, Slim) else sampled
+
+
+def base_files(outcome: Outcome, norms: set[str], storage: Storage) -> list[bytes]:
+    """A file for each base, in the order in which they are mixed."""
+    rows = [{entry: value[row].numpy() for entry, value in outcome.weights.items()} for row in outcome.order]
+    return [base_bytes(row, norms, storage, f"base {i} of the run") for i, row in zip(outcome.order, rows, strict=True)]
+
+
+def is_dual(outcome: Outcome) -> bool:
+    """Whether the net has noisy norms beside its clean ones."""
+    return any(".noisy." in entry for entry in outcome.weights)
 
 
 def check_objective(weights: Weights) -> None:
@@ -170,20 +180,20 @@ def check_bundled_norm(config: Config, calibrate: bool) -> None:
         )
 
 
-def build_of(config: Config, name: str, outcome: Outcome, given: Build | None) -> Build:
+def build_of(config: Config, outcome: Outcome, given: Build | None) -> Build:
     """What makes the run's net at a width: a net of ours by its name, a user's own as it is given, or imported."""
-    dual = any(".noisy." in entry for entry in outcome.weights)
+    name, needs = str(outcome.result["net"]), {"dual": True} if is_dual(outcome) else {}
     if name not in NETS and given is not None:
         return given
     sample = tuple(outcome.result.get("image") or ())
     named = partial(make_build, config, name, sample=sample)
     atom, takes = parse_width(config.atom), "classes" in signature(find_net(name)).parameters or name in NETS
     if not takes:
-        return with_needs(named(1), {"dual": True} if dual else {})
+        return with_needs(named(1), needs)
     two, three = (Net(weightless(named(classes))).shapes(atom) for classes in (2, 3))
     last = next((entry for entry in two if two[entry] != three[entry]), "")
     classes = outcome.weights[last].shape[1] if last in outcome.weights else 0
-    return with_needs(named(max(1, classes)), {"dual": True} if dual else {})
+    return with_needs(named(max(1, classes)), needs)
 
 
 def image_of(result: Result, given: Sequence[int]) -> tuple[int, ...]:

@@ -64,23 +64,18 @@ def finish(
     """Calibrate the best round, choose its norm statistics, order its bases, and score every width on test images."""
     began, config = perf_counter(), setup.config
     give_norms(engine, state.best_norms)
-    norms, found = scored_norms(setup), dict[str, float]()
+    norms = scored_norms(setup)
     engine = counted = Counted(engine, watchers, answers_to_come(setup, norms))
     measured = setup.has_statistics and "global" in norms
     weights = calibrated(setup, engine, state.best) if measured else state.best
-    if setup.has_statistics and config.statistics != "client":
-        found = widest_accuracies(setup, engine, weights, STATISTICS[config.statistics])
-        norms = tuple(sorted(norms, key=lambda norm: norm != best_of(found)))
+    found = widest_accuracies(setup, engine, weights)
+    norms = tuple(sorted(norms, key=lambda norm: bool(found) and norm != best_of(found)))
     order = ordered(setup, engine, weights, norms[0])
     setup = replace(setup, method=setup.method.ordered(order))
     setup = fitted(setup, engine, weights, norms[0]) if config.mix == "fitted" else setup
-    scores: list[StoredScore] = []
-    for norm in norms:
-        used, question = served_with(setup, weights, norm)
-        rows = score(engine, used, setup.mixes(), setup.domains, question)
-        scores += [score_row(scored, norm, "test") for scored in rows]
+    rows = [row for norm in norms for row in scores_with(setup, engine, weights, norm)]
     counted.end()
-    scores = with_costs(setup, weights, scores)
+    scores = with_costs(setup, weights, rows)
     seconds = state.seconds + perf_counter() - began
     result: Result = {
         "schema": 1,
@@ -109,6 +104,12 @@ def finish(
         "clients": client_rows(setup),
         "scores": scores,
     }
+    return Outcome(with_what_few_have(result, setup, state, found), weights, order)
+
+
+def with_what_few_have(result: Result, setup: Setup, state: State, found: Mapping[str, float]) -> Result:
+    """The result, with what only some tasks, nets and settings give to tell."""
+    result = result.copy()
     if setup.task.class_names:
         result["classes"] = list(setup.task.class_names)
     if (scaling := setup.task.scaling) is not None:
@@ -117,14 +118,20 @@ def finish(
     if setup.how.privacy and state.epsilon is not None and isfinite(state.epsilon):
         result["epsilon"], result["delta"] = state.epsilon, setup.how.privacy.delta
     if len(found) > 1:
-        result["chosen_by"] = found
-    if config.mix == "fitted":
+        result["chosen_by"] = dict(found)
+    if setup.config.mix == "fitted":
         result["times"] = {str(width): list(times) for width, times in setup.times.items()}
     if setup.net.rescaled is not None:
-        result["rescaled"] = sorted(setup.net.rescaled) if config.rescale_init else []
+        result["rescaled"] = sorted(setup.net.rescaled) if setup.config.rescale_init else []
     if setup.net.stacking:
         result["stacked"] = setup.net.stacking
-    return Outcome(result, weights, order)
+    return result
+
+
+def scores_with(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> list[StoredScore]:
+    """Every width on test images, with these norm statistics."""
+    used, question = served_with(setup, weights, norm)
+    return [score_row(row, norm, "test") for row in score(engine, used, setup.mixes(), setup.domains, question)]
 
 
 @dataclass
@@ -219,9 +226,14 @@ def calibrated(setup: Setup, engine: RunEngine, weights: Weights) -> Weights:
     return weights | calibrate(engine, setup.net, layout, weights, clients, batch, setup.noise, setup.how)
 
 
-def widest_accuracies(setup: Setup, engine: RunEngine, weights: Weights, norms: Sequence[str]) -> dict[str, float]:
-    """What the widest mix, whose bases need no order, has on validation images with each of these norm statistics."""
-    widest = setup.mixes([setup.method.widths[-1]])
+def widest_accuracies(setup: Setup, engine: RunEngine, weights: Weights) -> dict[str, float]:
+    """What the widest mix, whose bases need no order, has on validation images with the norm statistics to choose from.
+
+    Nothing, where those that clients measure are wanted, or there are none.
+    """
+    if not setup.has_statistics or setup.config.statistics == "client":
+        return {}
+    norms, widest = STATISTICS[setup.config.statistics], setup.mixes([setup.method.widths[-1]])
     served = {norm: served_with(setup, weights, norm, "val") for norm in norms}
     found = {norm: score(engine, used, widest, setup.domains, asked)[0] for norm, (used, asked) in served.items()}
     return {norm: setup.overall(scored.clients) for norm, scored in found.items()}

@@ -118,17 +118,11 @@ def measure_grid(
             )
             for questions in (clean, attacked)
         )
-    rows = [
-        _row(
-            width,
-            dial,
-            len(set(mix)),
-            _mean(plain[i], place, domains),
-            _mean(under[i], place, domains) if under else None,
-        )
-        for place, (width, mix) in enumerate(mixes.items())
-        for i, dial in enumerate(dials)
-    ]
+    rows = []
+    for place, (width, mix) in enumerate(mixes.items()):
+        for i, dial in enumerate(dials):
+            fooled = _mean(under[i], place, domains) if under else None
+            rows.append(_row(width, dial, len(set(mix)), _mean(plain[i], place, domains), fooled))
     return {
         "schema": 1,
         "split": run.question.split,
