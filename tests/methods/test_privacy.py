@@ -24,11 +24,11 @@ from helpers.toys import (
 )
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, merge, times_held
+from splitmix.core.parts import covering, merge, returned, times_held
 from splitmix.core.rounds import make_jobs
 from splitmix.core.types import Plan, Setting, Update
 from splitmix.methods import METHODS, find_method
-from splitmix.methods.privacy import Gaussian, download, find_privacy, shortened
+from splitmix.methods.privacy import Gaussian, find_privacy, shortened
 from splitmix.runs.config import make_config
 from splitmix.runs.records import read_metrics, read_result
 from splitmix.runs.setup import federation, set_up
@@ -50,7 +50,7 @@ def round_of(method, *, number=0, far=10.0):
     updates = []
     for job in jobs:
         rng = torch.Generator().manual_seed(job.client)
-        sent = download(NET, method.layout, weights, job)
+        sent = returned(NET, method.layout, weights, job)
         came = {name: value + far * torch.randn(value.shape, generator=rng) for name, value in sent.items()}
         updates.append(Update(number, job.client, job.parts, came, samples=job.client + 1))
     return weights, jobs, updates
@@ -106,7 +106,7 @@ def test_the_changes_of_all_bases_are_one_length():
 def test_who_gives_no_update_counts_as_one_that_changes_nothing():
     weights, jobs, updates = round_of(METHOD, far=0.01)
     found = Gaussian(clip=1e9).merge(NET, LAYOUT, weights, jobs, updates[:1], 0)
-    same = [Update(0, job.client, job.parts, download(NET, LAYOUT, weights, job), 1) for job in jobs[1:]]
+    same = [Update(0, job.client, job.parts, returned(NET, LAYOUT, weights, job), 1) for job in jobs[1:]]
     assert_close(found, merge(NET, LAYOUT, weights, [replace(updates[0], samples=1), *same]))
 
 

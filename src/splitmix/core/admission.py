@@ -17,7 +17,7 @@ from torch import Tensor
 
 from splitmix.core.batches import step_count
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, cut, form, like, middle
+from splitmix.core.parts import covering, cut, form, like, middle, returned
 from splitmix.core.types import Calibrate, Layout, Missing, Profile, Score, Tally, Train, Update, Weights, plain_name
 from splitmix.core.width import Width
 
@@ -145,14 +145,11 @@ class Admission:
         return Moved(update, step_count(update.samples, job.plan.batch, job.plan.epochs), far, sizes)
 
     def _sent(self, job: Train) -> Weights:
-        """What a client was given and is to give back: all but norms that it keeps to itself. Where updates are not
-        compared, only what it looks like."""
+        """What a client is to give back, as it was; where updates are not compared, only what it looks like."""
         look = () if self.clip else (*form(job.parts), job.local_norms)
         if look in self._looks:
             return self._looks[look]
-        private = self.net.norm_names(covering(job.parts)[0].width) if job.local_norms else set()
-        sent = (cut if self.clip else like)(self.net, self.layout, self.weights, job.parts)
-        sent = {name: value for name, value in sent.items() if name not in private}
+        sent = returned(self.net, self.layout, self.weights, job, cut if self.clip else like)
         if look:
             self._looks[look] = sent
         return sent

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
-from splitmix.core.types import Layout, Part, Update, Weights, at_width, nested_width, plain_name
+from splitmix.core.types import Layout, Part, Train, Update, Weights, at_width, nested_width, plain_name
 from splitmix.core.width import Width
 
 Axes = tuple[slice | Tensor, ...]  # for each axis of an entry, the rows that belong to a part
@@ -51,6 +51,13 @@ def cut(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> We
     """Copy the covering parts out of the weights, stacked in the given order, with the statistics of those in them."""
     bases = torch.tensor([part.base for part in covering(parts)])
     return {name: value.index_select(0, bases) for name, value in _uncut(net, layout, weights, parts).items()}
+
+
+def returned(net: Net, layout: Layout, weights: Weights, job: Train, taken: Callable[..., Weights] = cut) -> Weights:
+    """What a client was sent, of all that it sends back: norms that it keeps to itself are not among it."""
+    private = net.norm_names(covering(job.parts)[0].width) if job.local_norms else set()
+    sent = taken(net, layout, weights, job.parts)
+    return {name: value for name, value in sent.items() if name not in private}
 
 
 def like(net: Net, layout: Layout, weights: Weights, parts: Sequence[Part]) -> Weights:

@@ -19,7 +19,7 @@ import torch
 from splitmix.core.errors import UserError, shown, unknown
 from splitmix.core.method import Privacy
 from splitmix.core.net import Net
-from splitmix.core.parts import covering, cut, merge, times_held
+from splitmix.core.parts import covering, merge, returned, times_held
 from splitmix.core.reproducible import rng_for
 from splitmix.core.types import Layout, Train, Update, Weights
 from splitmix.core.width import is_number
@@ -66,7 +66,7 @@ class Gaussian:
         merged = merge(net, layout, weights, self.bounded(net, layout, weights, jobs, updates))
         if not jobs or not self.noise:
             return merged
-        names = download(net, layout, weights, jobs[0]).keys()
+        names = returned(net, layout, weights, jobs[0]).keys()
         for name, times in times_held(net, layout, names, (p for job in jobs for p in covering(job.parts))).items():
             mean = merged[name]
             told = hashlib.blake2b(mean.numpy().tobytes(), key=secret).digest()  # noise is never used for another sum
@@ -81,10 +81,10 @@ class Gaussian:
         """An update for each job, with one vote; of clients that gave none, what they were sent."""
         absent = {job.client: job for job in jobs}
         for update in updates:
-            old = download(net, layout, weights, absent.pop(update.client))
+            old = returned(net, layout, weights, absent.pop(update.client))
             yield replace(update, weights=shortened(update.weights, old, self.clip), samples=1, weight=1)
         for job in absent.values():
-            yield Update(job.round, job.client, job.parts, download(net, layout, weights, job), samples=1)
+            yield Update(job.round, job.client, job.parts, returned(net, layout, weights, job), samples=1)
 
     def epsilon(self, times: int) -> float:
         """So many rounds with noise are as one with less (Gaussian differential privacy composes exactly).
@@ -134,13 +134,6 @@ def check_private(chosen: Mapping[str, Any], *, tracked: bool) -> None:
     for key, (value, reason) in NEEDED.items():
         if chosen[key] != value:
             raise UserError(f"with privacy {reason}, but {key} is {chosen[key]!r}; set {key} = {value!r}")
-
-
-def download(net: Net, layout: Layout, weights: Weights, job: Train) -> Weights:
-    """What a client was sent, of all that it sends back."""
-    sent = cut(net, layout, weights, job.parts)
-    private = net.norm_names(covering(job.parts)[0].width) if job.local_norms else set()
-    return {name: value for name, value in sent.items() if name not in private}
 
 
 def shortened(weights: Weights, old: Weights, most: float) -> Weights:
