@@ -18,7 +18,7 @@ from splitmix.compare.coverage import StoredCosts, read_costs
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.width import parse_width
-from splitmix.runs.config import Config, Value, make_config
+from splitmix.runs.config import FREE, Config, Value, make_config
 from splitmix.runs.measure.grid import read_grid
 from splitmix.runs.records import Result, all_printable, read_metrics, read_result, round_seconds, scored_clients
 
@@ -176,7 +176,7 @@ def read_rows(file: Path) -> list[Row]:
 def own_settings(config: Config) -> dict[str, Value]:
     """What sets a config apart from the defaults of its task; its norms and its seed are always named."""
     usual = make_config({"task": config.task}).model_dump(mode="json")
-    named = config.model_dump(mode="json", exclude={"checkpoint_every", "min_share", "repeats"})
+    named = config.model_dump(mode="json", exclude=FREE)
     kept = ("task", "norm", "seed")
     return {key: value for key, value in named.items() if key in kept or value != usual[key]}
 

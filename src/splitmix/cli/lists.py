@@ -152,7 +152,7 @@ def cost(
     net
         A net (see `splitmix nets`), or your own as module:function.
     width
-        Words to count; default: 1/8, 1/4, 1/2 and 1, or all that the method serves.
+        Widths to count; default: 1/8, 1/4, 1/2 and 1, or all that the method serves.
     atom
         Width of one base.
     image
