@@ -1,7 +1,6 @@
 """What happens on a client: local training, scoring and calibration, the same for all methods and engines."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -95,14 +94,13 @@ def train_client(
             x, y = data.train.batch(picks)
             x = augmented(x, data.augment, rng)
             clock.lap("data")
-            with torch.autocast(x.device.type, torch.bfloat16) if plan.precision == "mixed" else nullcontext():
+            with plan.computing_on(x.device):
                 loss = objective(forward, x, y, rng)
             clock.lap("forward")
             optimizer.step(loss, clock)
             losses.append(loss.detach())
     trained = {name: value.detach() for name, value in leaves.items()}
-    keep_norms(trained, parts, private, own)
-    upload = {name: value for name, value in trained.items() if name not in private}
+    upload = keep_norms(trained, parts, private, own)
     mean = float(torch.stack(losses).mean()) / objective.terms(len(job.parts))
     return Update(job.round, job.client, job.parts, upload, len(data.train), {"loss": mean}, run=job.run)
 
@@ -342,7 +340,8 @@ def with_untrained_bases(job: Score, net: Net, weights: Weights, split: Split, o
     return weights | {name: weights[name].index_copy(0, torch.tensor(strange), v) for name, v in found.items()}
 
 
-def keep_norms(trained: Weights, parts: Sequence[Part], private: set[str], own: OwnNorms) -> None:
-    """Keep the client's own norms for its next round."""
+def keep_norms(trained: Weights, parts: Sequence[Part], private: set[str], own: OwnNorms) -> Weights:
+    """Keep the client's own norms for its next round; all else is what it sends back."""
     for i, part in enumerate(parts if private else ()):
         own[part.base] = {name: trained[name][i].clone() for name in private & trained.keys()}
+    return {name: value for name, value in trained.items() if name not in private}

@@ -1,8 +1,10 @@
 """The words of the system: widths, parts, layouts, profiles, plans, and what travels between server and client."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from splitmix.core.objective import Attack
@@ -66,6 +68,10 @@ class Plan:
     optimizer: str = "sgd"  # or "adam", "adamw", which have `betas` in place of `momentum`
     betas: tuple[float, ...] = (0.9, 0.999)
     proximal: float = 0.0  # how much of its way a client is drawn back (FedProx)
+
+    def computing_on(self, device: torch.device) -> AbstractContextManager[object]:
+        """Within it, losses are computed in the plan's precision."""
+        return torch.autocast(device.type, torch.bfloat16) if self.precision == "mixed" else nullcontext()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ A GPU has room for many small nets at once; on a CPU this gains nothing, and one
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,7 +85,7 @@ def train_side_by_side(
         for picks in zip(*orders, strict=True):
             x, y = gathered(data, picks, rngs)
             clock.lap("data")
-            with torch.autocast(device.type, torch.bfloat16) if plan.precision == "mixed" else nullcontext():
+            with plan.computing_on(device):
                 logits = net.run(width, leaves, x[owner], training=True).split(counts)
                 done = [Computed((width,), *pair) for pair in zip(x, logits, strict=True)]
                 each = [objective(f, f.x, labels, rng) for f, labels, rng in zip(done, y, rngs, strict=True)]
@@ -100,8 +99,7 @@ def train_side_by_side(
     updates = []
     for i, (job, mine) in enumerate(zip(jobs, parts, strict=True)):
         weights = {name: pieces[i] for name, pieces in trained.items()}
-        keep_norms(weights, mine, private, own[i])
-        upload = {name: value for name, value in weights.items() if name not in private}
+        upload = keep_norms(weights, mine, private, own[i])
         loss = {"loss": means[i] / objective.terms(len(job.parts))}
         updates.append(Update(job.round, job.client, job.parts, upload, len(data[i].train), loss, run=job.run))
     return updates
