@@ -1,15 +1,10 @@
 """Mistakes on the command line: one sentence for each, and nothing is written."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 import torch
 
 from helpers.commands import OPTIONS, TRAIN
 from splitmix.cli import main
-from splitmix.runs.folder import RunFolder
-from splitmix.runs.records import read_result
 
 pytestmark = pytest.mark.slow  # whole runs and commands
 
@@ -162,22 +157,6 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(here, capsys, argument
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_one_sentence(here, capsys):
     assert "sees no GPU here; use --device cpu" in refused(capsys, *TRAIN, "--device", "cuda")
-
-
-def test_a_folder_in_use_is_one_sentence(here, capsys, tmp_path):
-    with RunFolder(tmp_path).locked():
-        assert "is in use by another run" in refused(capsys, *TRAIN, "--out", str(tmp_path))
-        assert "is in use by another run" in refused(capsys, *TRAIN, "--out", str(tmp_path), "--resume")
-    assert not (tmp_path / "config.toml").exists()
-
-
-def test_a_bad_checkpoint_is_spoken_of_and_the_one_before_is_used(here, capsys, tmp_path):
-    shutil.copytree("unfinished", tmp_path / "run")
-    (newest,) = (tmp_path / "run" / "checkpoints").glob("*4.safetensors")
-    newest.write_bytes(newest.read_bytes()[:-1])
-    main([*TRAIN, "--out", str(tmp_path / "run"), "--resume", "--workers", "1"])
-    assert "checkpoint round-000004 is not used: its bytes do not match their hash" in capsys.readouterr().err
-    assert read_result(tmp_path / "run")["weights_sha256"] == read_result(Path("run"))["weights_sha256"]
 
 
 @pytest.mark.parametrize("folder", [("report",), ("eval",), ("train", "mini", "--out")])
