@@ -168,7 +168,7 @@ def _accuracies(
     mixes: Sequence[Mix],
 ) -> dict[Mix, float]:
     tallies = ask(engine, weights, mixes, clients, question)
-    return {mix: overall([tally.correct[i] / tally.samples for tally in tallies]) for i, mix in enumerate(mixes)}
+    return {mix: overall([tally.accuracy(i) for tally in tallies]) for i, mix in enumerate(mixes)}
 
 
 def calibrate(
@@ -229,14 +229,14 @@ def averaged_moments(answers: Iterable[Update]) -> Weights:
 
 
 def _row(width: Width, bases: int, i: int, tallies: Sequence[Tally], domains: Mapping[int, str]) -> WidthScore:
-    by_domain: dict[str, list[float]] = {}
-    for tally in tallies:
-        by_domain.setdefault(domains[tally.client], []).append(tally.correct[i] / tally.samples)
+    clients, by_domain = tuple(tally.accuracy(i) for tally in tallies), dict[str, list[float]]()
+    for tally, accuracy in zip(tallies, clients, strict=True):
+        by_domain.setdefault(domains[tally.client], []).append(accuracy)
     return WidthScore(
         width,
         bases,
-        mean_accuracy([tally.correct[i] / tally.samples for tally in tallies]),
+        mean_accuracy(clients),
         sum(tally.correct[i] for tally in tallies) / sum(tally.samples for tally in tallies),
-        {name: sum(values) / len(values) for name, values in by_domain.items()},
-        tuple(tally.correct[i] / tally.samples for tally in tallies),
+        {name: mean_accuracy(values) for name, values in by_domain.items()},
+        clients,
     )

@@ -135,6 +135,10 @@ class Tally:
     correct: tuple[int, ...]
     samples: int
 
+    def accuracy(self, mix: int) -> float:
+        """The share of right answers of the mix at a place."""
+        return self.correct[mix] / self.samples
+
 
 @dataclass(frozen=True)
 class Calibrate:

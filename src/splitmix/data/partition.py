@@ -3,20 +3,21 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, overload
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError, by_name, make_named
+from splitmix.core.inputs import OnDemand
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Shares(Sequence[Rows]):
-    """The rows of all clients in one array, each client's made when it is looked at: a million take little memory."""
+class Shares(OnDemand[Rows]):
+    """The rows of all clients in one array, and where those of each begin."""
 
     rows: Rows
     starts: Rows  # where each client's begin; the end of the last is there too
@@ -31,16 +32,8 @@ class Shares(Sequence[Rows]):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    @overload
-    def __getitem__(self, place: int) -> Rows: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Rows]: ...
-    def __getitem__(self, place: int | slice) -> Rows | list[Rows]:
-        numbers = range(len(self))[place]
-        return self._share(numbers) if isinstance(numbers, int) else [self._share(client) for client in numbers]
-
-    def _share(self, client: int) -> Rows:
-        return self.rows[self.starts[client] : self.starts[client + 1]]
+    def item(self, place: int) -> Rows:
+        return self.rows[self.starts[place] : self.starts[place + 1]]
 
 
 class Partitioner(Protocol):

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from splitmix.core.inputs import OnDemand
 from splitmix.data.partition import Rows, Shares
 
 
@@ -21,8 +21,8 @@ class Shard:
 
 
 @dataclass(frozen=True, eq=False)
-class Shards(Sequence[Shard]):
-    """The shard of every client, each made when it is looked at; client i has the rows from `starts[i]` on."""
+class Shards(OnDemand[Shard]):
+    """The shard of every client; client i has the rows from `starts[i]` on."""
 
     names: tuple[str, ...]  # of the domains, and "mixed" at the end
     domain: NDArray[np.int64]  # of each client, as a place among the names
@@ -52,19 +52,11 @@ class Shards(Sequence[Shard]):
     def __len__(self) -> int:
         return len(self.held)
 
-    @overload
-    def __getitem__(self, place: int) -> Shard: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Shard, ...]: ...
-    def __getitem__(self, place: int | slice) -> Shard | tuple[Shard, ...]:
-        numbers = range(len(self))[place]
-        return self._shard(numbers) if isinstance(numbers, int) else tuple(self._shard(client) for client in numbers)
-
-    def _shard(self, client: int) -> Shard:
-        start, end = self.starts[client : client + 2]
-        middle = end - self.held[client]
-        test = self.test_rows[slice(*self.test_starts[client : client + 2])]
-        return Shard(self.names[self.domain[client]], self.rows[start:middle], self.rows[middle:end], test)
+    def item(self, place: int) -> Shard:
+        start, end = self.starts[place : place + 2]
+        middle = end - self.held[place]
+        test = self.test_rows[slice(*self.test_starts[place : place + 2])]
+        return Shard(self.names[self.domain[place]], self.rows[start:middle], self.rows[middle:end], test)
 
 
 def _joined(shares: Sequence[Rows]) -> tuple[Rows, NDArray[np.int64]]:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from splitmix.core.admission import Rejected
 from splitmix.core.batches import ClientData, Split
-from splitmix.core.inputs import Lazy
+from splitmix.core.inputs import Lazy, OnDemand
 from splitmix.core.method import Engine
 from splitmix.core.types import Job, Missing, Profile, Train, Weights
 from splitmix.core.width import Width
@@ -50,8 +50,8 @@ class TaskClients:
 
 
 @dataclass(frozen=True)
-class Registered(Sequence[Profile]):
-    """The profiles of all clients, each made when it is looked at: a round looks at its cohort alone."""
+class Registered(OnDemand[Profile]):
+    """The profiles of all clients: a round looks at those of its cohort alone."""
 
     budgets: Sequence[Width]
     shards: Sequence[Shard]
@@ -59,16 +59,8 @@ class Registered(Sequence[Profile]):
     def __len__(self) -> int:
         return len(self.shards)
 
-    @overload
-    def __getitem__(self, place: int) -> Profile: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Profile]: ...
-    def __getitem__(self, place: int | slice) -> Profile | list[Profile]:
-        numbers = range(len(self))[place]
-        return self._profile(numbers) if isinstance(numbers, int) else [self._profile(client) for client in numbers]
-
-    def _profile(self, client: int) -> Profile:
-        return Profile(client, self.budgets[client], len(self.shards[client].train))
+    def item(self, place: int) -> Profile:
+        return Profile(place, self.budgets[place], len(self.shards[place].train))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""What a net is given: images, features, signals or tokens; samples that are made when they are asked for."""
+"""What a net is given: images, features, signals or tokens; what is made only when it is asked for, such as samples."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +30,25 @@ class Lazy(Protocol):
 
     def joined(self, others: "list[Lazy]") -> "Lazy":
         """With others of the same kind behind them."""
+
+
+T = TypeVar("T", covariant=True)
+
+
+class OnDemand(Sequence[T]):
+    """Items each of which is made when it is looked at: a million of them take little memory."""
+
+    @abstractmethod
+    def item(self, place: int) -> T:
+        """Make one."""
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        places = range(len(self))[place]
+        return self.item(places) if isinstance(places, int) else [self.item(one) for one in places]
 
 
 Inputs = NDArray[np.generic] | Lazy

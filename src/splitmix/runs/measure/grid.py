@@ -163,7 +163,7 @@ class _Mean(NamedTuple):
 
 
 def _mean(tallies: Sequence[Tally], mix: int, domains: Mapping[int, str]) -> _Mean:
-    values = [tally.correct[mix] / tally.samples for tally in tallies]
+    values = [tally.accuracy(mix) for tally in tallies]
     return _Mean(sum(values) / len(values), *interval(values, [domains[tally.client] for tally in tallies]), values)
 
 

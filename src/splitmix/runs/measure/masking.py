@@ -97,7 +97,7 @@ def check_masking(
     begin(len(asked) * len(clients))
     with run.engine(workers) as engine:
         tallies = ask_all(engine, run.weights, asked, clients, on_answer=on_answer)
-    means = iter([mean_accuracy([tally.correct[0] / tally.samples for tally in found]) for found in tallies])
+    means = iter([mean_accuracy([tally.accuracy(0) for tally in found]) for found in tallies])
     rows = [_row(check, [next(means) for _ in check.asked]) for check in checks]
     return {
         "schema": 1,
