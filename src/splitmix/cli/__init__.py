@@ -17,7 +17,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError
 
 from splitmix import __version__
-from splitmix.core.errors import UserError, printable
+from splitmix.core.errors import UserError, in_a_line, printable
 
 COMMANDS = {  # a function is a command, an App a group of them
     "train": "splitmix.cli.run:train",
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.path.insert(0, "")  # a user's own nets live where the command is run
         command(*given.args, **given.kwargs)
     except (UserError, CycloptsError) as mistake:
-        print(f"splitmix: {printable(' '.join(str(mistake).split()))}", file=sys.stderr)
+        print(in_a_line(mistake), file=sys.stderr)
         sys.exit(2)
     except ImportError as error:
         missing = error.__cause__ or error  # where a command could not be loaded, what it lacks is the cause

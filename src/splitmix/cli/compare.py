@@ -13,7 +13,7 @@ from rich.console import Console
 from splitmix.cli.options import HERE, Json, Machine, Numbers, Option, Rates, Words, note, say, show_json, show_table
 from splitmix.compare.compare import compare as compare_methods
 from splitmix.compare.compare import parse_contenders, with_rates
-from splitmix.compare.page import as_json as comparison_rows
+from splitmix.compare.page import comparison_rows
 from splitmix.compare.standings import cost_table, overview_table
 from splitmix.compare.suite import Workshop
 from splitmix.compare.tuning import RATES, RatesToTry, read_rates, tuning_table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from splitmix.cli.options import Flag, Json, note, say, show_rows
-from splitmix.core.errors import UserError, unknown
+from splitmix.core.errors import MISTAKE, UserError, unknown
 from splitmix.core.files import write_atomically
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ flower = App(
 STATE = Path(".flower")
 NODE_BUDGETS = "1/8 1/4 1/2 1"
 ENGINES = ("simulator", "flower", "ray")
-MISTAKE = "splitmix: "  # how the server begins a line that tells the user's mistake
 StateFolder = Annotated[Path, Parameter(name="--state")]
 
 

@@ -148,7 +148,6 @@ def report(run: Path, /) -> None:
 
 def show_run(folder: Path, as_json: bool) -> None:
     """Print what a finished run found."""
-
     result = read_result(folder)
     if as_json:
         show_json(result)

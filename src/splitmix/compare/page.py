@@ -49,14 +49,14 @@ def write_comparison(folder: Path, entries: Sequence[MethodRuns], *, command: st
     check_alike(entries)
     files = Written(*(folder / name for name in ("comparison.html", "table.md", "table.tex", "rows.json")))
     tables = [overview_table(entries), cost_table(entries)]
-    write_atomically(files.rows, (json.dumps(as_json(entries, command), indent=1) + "\n").encode())
+    write_atomically(files.rows, (json.dumps(comparison_rows(entries, command), indent=1) + "\n").encode())
     write_atomically(files.markdown, "\n".join(table.to_markdown() for table in tables).encode())
     write_atomically(files.latex, "\n".join(table.to_latex() for table in tables).encode())
     write_atomically(files.page, comparison_page(entries, command).encode())
     return files
 
 
-def as_json(entries: Sequence[MethodRuns], command: str = "") -> dict[str, object]:
+def comparison_rows(entries: Sequence[MethodRuns], command: str = "") -> dict[str, object]:
     """All that a program may want to know."""
     first = entries[0].runs[0].result
     runs = [

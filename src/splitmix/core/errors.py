@@ -6,6 +6,7 @@ from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+MISTAKE = "splitmix: "  # how a line begins that tells a user's mistake, also from a server to who ordered a run
 
 
 class UserError(ValueError):
@@ -66,6 +67,11 @@ def printable(text: str) -> str:
     if text.isprintable():  # nearly always
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
+def in_a_line(mistake: Exception) -> str:
+    """The line that tells a mistake."""
+    return MISTAKE + printable(" ".join(str(mistake).split()))
 
 
 def shown(value: object, most: int = 60) -> str:

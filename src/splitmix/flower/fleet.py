@@ -235,6 +235,5 @@ def content_of(reply: Message | Exception) -> RecordDict | str:
 def complaint(reply: Message) -> str:
     """Why a node could not do what it was asked, in a few words."""
     words = " ".join((reply.error.reason or "").split()) or "failed"
-    return printable(words.partition(":<'")[2].removesuffix("'>") or words)[
-        :300
-    ]  # Flower writes <class 'X'>:<'reason'>
+    said = words.partition(":<'")[2].removesuffix("'>")  # Flower writes <class 'X'>:<'reason'>
+    return printable(said or words)[:300]

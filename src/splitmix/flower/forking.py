@@ -32,7 +32,7 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 from httpx import HTTPError
 
-from splitmix.core.errors import UserError, printable
+from splitmix.core.errors import UserError, in_a_line
 from splitmix.flower import server  # noqa: F401  (what a forked server needs)
 from splitmix.flower.node import NodeConfig, Said
 from splitmix.flower.site import SERVER, Site, free_port, is_running, read_site
@@ -69,7 +69,7 @@ def forked(log: Path, work: Callable[[], None]) -> int:
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
         work()
     except Exception as error:  # the log is all that a user will see
-        print(f"splitmix: {printable(str(error))}", file=sys.stderr)
+        print(in_a_line(error), file=sys.stderr)
     finally:
         leave(1)
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from splitmix.core.errors import UserError, printable
+from splitmix.core.errors import UserError, in_a_line
 from splitmix.core.files import write_atomically
 from splitmix.core.inputs import Kind, Scaling
 from splitmix.core.width import Width, parse_width
@@ -231,5 +231,5 @@ def main(grid: Grid, context: Context) -> None:
         order = Order.read(str(context.run_config["order"]))
         run_on_grid(grid, order, [Lines(Console(width=200, color_system=None))])
     except UserError as mistake:
-        print(f"splitmix: {printable(' '.join(str(mistake).split()))}", flush=True)
+        print(in_a_line(mistake), flush=True)
         raise

@@ -159,7 +159,7 @@ class FjORD(Nested):
         cls, setting: Setting, *, distill: bool = False, share: float = 0.5, temperature: float = 1.0
     ) -> Self:
         """The budgets are the widths."""
-        return cls(tuple(sorted(set(setting.budgets))), distill, share, temperature)
+        return replace(super().for_setting(setting), distill=distill, share=share, temperature=temperature)
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:

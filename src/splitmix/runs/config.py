@@ -178,9 +178,7 @@ BEFORE: dict[str, object] = {
     "privacy": None,
     "data": None,
 }
-MISTAKEN: tuple[dict[str, object], ...] = (
-    {"clip": 5.0},
-)  # what hashes of half a day in November 2026 left out instead
+MISTAKEN: tuple[dict[str, object], ...] = ({"clip": 5.0},)  # left out instead for half a day in November 2026
 # settings in which a task differs from the defaults above
 _CIFAR10 = {"rounds": 400, "epochs": 5, "batch": 128, "schedule": "steps", "objective": "masked"}
 _PICTURES = ("domainnet", "domainnet-256", "office-caltech10", "office-caltech10-256", "pacs", "pacs-256")

@@ -229,10 +229,8 @@ def _read_state(manifest: Path, digests: Collection[str], like: Weights) -> Stat
     if said["config"] not in digests:
         raise ValueError("it was made with other settings")
     data = manifest.with_suffix(".safetensors").read_bytes()
-    if said["sha256"] not in (
-        _seal(data, json.loads(told)),
-        hashlib.sha256(data).hexdigest(),
-    ):  # of older files: the latter
+    seals = (_seal(data, json.loads(told)), hashlib.sha256(data).hexdigest())  # the latter is that of older files
+    if said["sha256"] not in seals:
         raise ValueError("its bytes do not match their hash")
     tensors = load(data)
 
