@@ -104,14 +104,19 @@ def test_ones_own_arrays_and_net_can_be_resumed(tmp_path):
 class Odd(torch.nn.Module):
     """A net that gives more than its logits, or that cannot be served."""
 
-    def __init__(self, fails=""):
+    def __init__(self, fails="", cut=None):
         super().__init__()
-        self.layer, self.fails = torch.nn.Linear(36, 3), fails
+        self.layer, self.fails, self.cut = torch.nn.Linear(36, 3), fails, cut
 
     def forward(self, x):
         assert self.training or not self.fails, "not when served"
         logits = self.layer(x.flatten(1))
+        if self.cut:
+            return self.cut(logits)
         return logits if self.fails else (logits, x)
+
+
+SIZES = iter(range(1, 100))
 
 
 def whole_complex(width):
@@ -144,6 +149,25 @@ def drawn(width):
         ({"build": drawn}, "draws its buffer 'places' anew whenever it is built"),
         ({"build": lambda width: plain_build(width).requires_grad_(False)}, "nothing in the net learns"),
         ({"task": "minni"}, "did you mean 'mini'"),
+        ({"task": "picturs"}, "nor is there a file or folder of that name here"),
+        ({"task": None}, "no data is given (None); name a task such as 'mini', or give a path"),
+        ({"net": "digit"}, "two nets are given, build and net='digit'; leave one of them out"),
+        ({"device": "gpu"}, "the device 'gpu' cannot be used here"),
+        ({"workers": 0}, "workers 0 is too few; give 1 or more"),
+        (
+            {"build": lambda width: {}["channels"]},
+            "cannot be built at width 1/8 for 3 classes: KeyError 'channels' (test_train.py, line",
+        ),
+        (
+            {"build": lambda width: torch.nn.Linear(36 * width, 3)},
+            "count channels by int(64 * width), or give splitmix.slim(module)",
+        ),
+        ({"build": lambda width: plain_build(next(SIZES))}, "gives another net each time: its entry '"),
+        ({"build": lambda width: Odd(cut=torch.detach)}, "the net's logits have no gradient, so nothing would learn"),
+        (
+            {"build": lambda width: Odd(cut=lambda y: torch.from_numpy(y.numpy()))},
+            "Can't call numpy() on Tensor that requires grad",
+        ),
         ({"rond": 3}, "did you mean 'rounds'"),
         ({"build": lambda width: torch.nn.Linear(3, 3)}, "cannot take the images of 'arrays'"),
         ({"build": lambda width: plain_build(width / 0)}, "cannot be built at width 1/8"),

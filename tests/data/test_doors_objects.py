@@ -76,6 +76,9 @@ def test_one_standardised_domain_makes_all_of_them_signals():
         ((RNG.random(60), LABELS), {}, "or more axes"),
         (([[1, 2], [3]], [0, 1]), {}, "do not form an array"),
         (({1: 2}, 3), {}, "item 0 of the data set is no (x, y)"),
+        (np.zeros((60, 9)), {}, "an array alone is no data with labels; give a tuple (x, y)"),
+        ((np.zeros((60, 9)), LABELS, LABELS), {}, "a tuple of 3 arrays is no data with labels"),
+        ({"x": np.zeros((60, 9)), "y": LABELS}, {}, "a dict with x and y in the place of domains"),
         ({}, {}, "there are no domains"),
         (7, {}, "a int is no data that can be read"),
         ("no/such/place", {}, "there is no file or folder"),
@@ -264,9 +267,27 @@ def test_tokens_and_signals_train_and_predict_with_a_net_of_ones_own(x, build, k
     assert model.predict(x[:20], width="1/2").classes.shape == (20,)
     with pytest.raises(UserError, match="but the model takes"):
         model.predict(x[..., :5])
+    assert model.predict(x[:0]).probabilities.shape == (0, 2)
+    if kind == "tokens":
+        with pytest.raises(UserError, match="the net cannot take these tokens"):
+            model.predict(x[:3] + 99)
 
 
 def test_attacks_are_for_images():
     task = task_from_arrays({"a": (RNG.normal(size=(60, 3, 40)), LABELS)}, clients=2)
     with pytest.raises(UserError, match=r"attacks are made on images in \[0, 1\]"):
         splitmix.train(task, waves, objective={"name": "adversarial", "dual": False}, **SETTINGS)
+
+
+def test_attacks_are_for_no_table_that_was_scaled(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(60)))
+    with pytest.raises(UserError, match=r"attacks are made on images in \[0, 1\], but the task 't' has features"):
+        splitmix.train(tmp_path / "t.csv", objective={"name": "adversarial", "dual": False}, **SETTINGS)
+
+
+@pytest.mark.parametrize("part", [0, 2])  # of training, of testing
+def test_a_token_that_the_net_does_not_know_is_told_before_training(part):
+    parts = [RNG.integers(0, 99, (40, 12)), LABELS[:40], RNG.integers(0, 99, (20, 12)), LABELS[:20]]
+    parts[part][7, 3] = 123
+    with pytest.raises(UserError, match="whole numbers up to 123, for which an embedding needs 124 rows"):
+        splitmix.train(tuple(parts), words, data={"kind": "tokens"}, **SETTINGS)

@@ -66,6 +66,14 @@ def test_an_empty_class_folder_says_that_a_domain_lacks_a_class(tmp_path):
     assert set(left.y_train) == {1}
 
 
+def test_a_class_is_the_same_however_its_umlauts_are_spelled(tmp_path):
+    write_tree(tmp_path / "pets", domains=("north",), classes=("cat", "köter"))
+    write_tree(tmp_path / "pets", domains=("south",), classes=("cat", "ko\u0308ter"))
+    north, south = read(tmp_path / "pets", SIZE)
+    assert north.class_names == south.class_names == ("cat", "köter")
+    assert len(south.y_train) == 20
+
+
 def test_hidden_files_and_other_files_are_left_alone(tmp_path):
     write_tree(tmp_path)
     (tmp_path / ".DS_Store").write_bytes(b"x")

@@ -53,6 +53,11 @@ def test_labels_that_are_numbers_are_in_the_order_of_numbers(tmp_path):
     assert domain.class_names == ("-1", "9", "10")
 
 
+def test_a_label_is_one_class_however_its_umlauts_are_spelled(tmp_path):
+    (domain,) = read(write(tmp_path, [f"{i},{i},{label}\n" for i in range(10) for label in ("öl", "o\u0308l", "gas")]))
+    assert domain.class_names == ("gas", "öl")
+
+
 def test_train_and_test_tables_are_kept_apart_and_others_are_domains(tmp_path):
     for name, count in (("train.csv", 20), ("test.csv", 8)):
         write(tmp_path, rows(count), name)
@@ -79,6 +84,7 @@ MISTAKES = {
     "NaN": (HEAD, ["1,2,oak\n", "nan,2,elm\n"], "line 3, column 'width': 'nan' is no number"),
     "infinity": (HEAD, ["1,2,oak\n", "1,-inf,elm\n"], "line 3, column 'height': '-inf' is no number"),
     "text": (HEAD, ["1,tall,oak\n"], "line 2, column 'height': 'tall' is no number"),
+    "a decimal comma": ("a;label\n", ["1,5;oak\n"], "'1,5' is no number; write decimals with a point"),
     "missing label": (HEAD, ["1,2,oak\n", "1,2, \n"], "line 3: column 'label' is empty"),
     "missing domain": ("a,domain,label\n", ["1,x,oak\n", "1,,oak\n"], "line 3: column 'domain' is empty"),
     "too few cells": (HEAD, ["1,2,oak\n", "1,2\n"], "line 3: 2 cells, but there are 3 columns"),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from splitmix.api.trained import Trained
@@ -43,6 +44,12 @@ def train(
     a folder that can be resumed. `on_round` is told of each round when it is done, and may hand that on to a logger.
     The result predicts at any width; its `bundle(path)` makes a `Model` for devices.
     """
+    if task is None:
+        raise UserError(
+            "no data is given (None); name a task such as 'mini', or give a path, arrays (x, y) or a data set"
+        )
+    if build is not None and settings.get("net") is not None:
+        raise UserError(f"two nets are given, build and net={settings['net']!r}; leave one of them out")
     task = str(task) if isinstance(task, Path) else task
     named, whole = isinstance(task, str), task if isinstance(task, Task) else None
     given = {"task": task if named else whole.name if whole else own_name(task), **settings}
@@ -53,6 +60,7 @@ def train(
     root = Path(data_root) if data_root is not None else None
     setup = set_up(config, root=root, task=whole, source=task, build=build)
     count = default_workers() if workers is None else workers
+    _check_machine(count, device)
     collector = RowCollector()
     watchers: list[Watcher] = [collector, *([terminal_watcher()] if progress else [])]
     watchers += [] if on_round is None else [Caller(on_round)]
@@ -99,6 +107,16 @@ def net_name(build: Build) -> str:
     if isinstance(build, Slim):
         return build.name
     return f"{build.__module__}:{getattr(build, '__qualname__', type(build).__qualname__)}"
+
+
+def _check_machine(workers: int, device: str) -> None:
+    if workers < 1:
+        raise UserError(f"workers {workers} is too few; give 1 or more")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0][:200]
+        raise UserError(f"the device {device!r} cannot be used here ({why}); give 'cpu'") from None
 
 
 def _check_named(task: str, path: Path) -> None:

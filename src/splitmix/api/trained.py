@@ -71,9 +71,16 @@ class Trained:
         task, dial = self.setup.task, self._dial(robust)
         images = torch.from_numpy(to_net(checked_inputs(x, self.setup.image, task.kind, task.scaling)))
         mix = self._mix(width)
+        if not len(images):
+            return torch.empty(0, task.classes)
         download = cut(self.net, self.method.layout, self.weights, covering(mix))
-        with torch.inference_mode():
-            return mean_logits(part_logits(self.net, download, [mix], images, dial), mix)
+        try:
+            with torch.inference_mode():
+                return mean_logits(part_logits(self.net, download, [mix], images, dial), mix)
+        except IndexError as error:  # an embedding has no such row
+            raise UserError(
+                f"the net cannot take these {task.kind} ({error}); give whole numbers that it knows"
+            ) from None
 
     def predict(self, x: ArrayLike | Tensor, width: WidthLike = 1, robust: float = 0.0) -> Prediction:
         """Classes and probabilities of images given as in training, as `Model.predict` gives them."""

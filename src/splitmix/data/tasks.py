@@ -74,11 +74,9 @@ def net_for(domain: Domain) -> str:
 def check_task(name: str) -> None:
     """Refuse what is neither a task's name nor a file or folder."""
     if name not in TASKS and not Path(name).exists():
-        raise (
-            unknown("task", name, TASKS)
-            if "/" not in name and not Path(name).suffix
-            else UserError(f"there is no file or folder '{name}' to read a task from")
-        )
+        if "/" in name or Path(name).suffix:
+            raise UserError(f"there is no file or folder '{name}' to read a task from")
+        raise UserError(f"{unknown('task', name, TASKS)}; nor is there a file or folder of that name here")
 
 
 def task_about(name: str) -> str:

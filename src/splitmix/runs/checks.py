@@ -1,6 +1,8 @@
 """What does not fit is said before any training: a task, a net, norms and a method that cannot go together."""
 
 from collections.abc import Collection, Sequence, Sized
+from pathlib import Path
+from traceback import extract_tb
 from typing import Protocol
 
 import numpy as np
@@ -123,7 +125,8 @@ def check_norm(norm: str, method: Method, given: Objective, budgets: Collection[
 
 def check_attacks(trials: Sequence[Trial], task: TaskFacts) -> None:
     """An attack moves pixels between 0 and 1: other samples have no such bounds."""
-    if task.kind in ("signal", "tokens") and any(trial.attack for trial in trials):
+    unbounded = task.kind in ("signal", "tokens") or task.scaling is not None
+    if unbounded and any(trial.attack for trial in trials):
         raise UserError(
             f"attacks are made on images in [0, 1], but the task '{task.name}' has {task.kind}; train without"
         )
@@ -132,17 +135,8 @@ def check_attacks(trials: Sequence[Trial], task: TaskFacts) -> None:
 def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False) -> None:
     """Run two images through the net: what does not fit is said before training."""
     shape = task.image
-    try:
-        module = build(width)
-    except UserError:
-        raise
-    except (RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        raise UserError(
-            f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
-        ) from None
-    if not isinstance(module, nn.Module):
-        raise UserError(f"build(width) gives a {type(module).__name__}; let it return a plain module of PyTorch")
-    check_entries(module, build(width))
+    module = _built(build, width, task)
+    check_entries(module, _built(build, width, task))
     wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
     if wanted is not None and len(wanted) == len(shape) and wanted != shape:
         files = f", those of a folder of pictures by data={{size={wanted[0]}}}" if len(shape) == 3 else ""
@@ -154,15 +148,36 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
         logits = _try(module, task, dial)
     except UserError:
         raise  # such as a picture that cannot be read
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
-        raise UserError(f"the net cannot take the images of '{task.name}', shape {shape}: {_reason(error)}") from None
+    except Exception as error:  # whatever the net's code raises
+        told = f"shape {shape}"
+        if task.kind == "tokens" and isinstance(task, Task):
+            most = max(int(np.asarray(part.images).max()) for part in (task.train, task.test))
+            told += f", whole numbers up to {most}, for which an embedding needs {most + 1} rows"
+        what = "images" if task.kind == "image" else "samples"
+        raise UserError(f"the net cannot take the {what} of '{task.name}', {told}: {_reason(error)}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
         given = tuple(logits.shape[1:])
         raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")
 
 
+def _built(build: Build, width: Width, task: TaskFacts) -> nn.Module:
+    try:
+        module = build(width)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        hint = "; build(width) is given a fraction, so count channels by int(64 * width), or give splitmix.slim(module)"
+        raise UserError(
+            f"the net cannot be built at width {width} for {task.classes} classes: {_reason(error)}"
+            f"{hint if isinstance(error, TypeError) else ''}"
+        ) from None
+    if not isinstance(module, nn.Module):
+        raise UserError(f"build(width) gives a {type(module).__name__}; let it return a plain module of PyTorch")
+    return module
+
+
 def check_entries(module: nn.Module, again: nn.Module) -> None:
-    """Refuse a net whose weights have no shapes yet, or whose whole numbers are others whenever it is built."""
+    """Refuse a net whose weights have no shapes yet, or which is another one whenever it is built."""
     lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
     if lazy:
         raise UserError(
@@ -173,6 +188,13 @@ def check_entries(module: nn.Module, again: nn.Module) -> None:
         raise UserError(f"the net's parameter '{odd[0]}' is complex; keep it as real numbers, by torch.view_as_real")
     if not any(value.requires_grad for value in module.parameters()):
         raise UserError("nothing in the net learns: none of its parameters requires a gradient; leave some unfrozen")
+    shapes, other_shapes = ({n: tuple(v.shape) for n, v in entries_of(made).items()} for made in (module, again))
+    if shapes != other_shapes:
+        name = min(name for name, _ in shapes.items() ^ other_shapes.items())
+        raise UserError(
+            f"build(width) gives another net each time: its entry '{name}' has the shape {shapes.get(name)}, then "
+            f"{other_shapes.get(name)}; let its sizes depend on the width alone"
+        )
     held, others = entries_of(module), dict(again.named_buffers())
     for name, value in module.named_buffers():
         if name not in held and not torch.equal(value, others[name]):
@@ -200,15 +222,32 @@ def samples_of(task: TaskFacts, count: int) -> torch.Tensor:
 
 
 def _reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """What went wrong, and in which line of the user's own code."""
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    said = f"{type(error).__name__} {said}" if isinstance(error, KeyError) else said
+    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+    lines = [at for at in extract_tb(error.__traceback__) if not at.filename.startswith(ours)]
+    return f"{said} ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else said
 
 
 def _try(module: nn.Module, task: TaskFacts, dial: bool) -> torch.Tensor:
     """The logits of two samples, in training; some modules go other ways when they are served."""
-    two = samples_of(task, 2)
+    two = _largest(task) if task.kind == "tokens" and isinstance(task, Task) else samples_of(task, 2)
     with torch.no_grad():
-        served, trained = (net(two, 1.0) if dial else net(two) for net in map(module.train, (False, True)))
+        served = module.eval()(two, *([1.0] if dial else []))
+    trained = module.train()(two, *([1.0] if dial else []))
     for logits in (served, trained):
         if not isinstance(logits, torch.Tensor):
             raise UserError(f"the net gives a {type(logits).__name__}; let its forward return the logits alone")
+    if not trained.requires_grad:
+        raise UserError(
+            "the net's logits have no gradient, so nothing would learn; leave detach(), .data, numpy() and no_grad() "
+            "out of its forward"
+        )
     return trained
+
+
+def _largest(task: Task) -> torch.Tensor:
+    """The samples with the largest token, of training and of testing: what knows these knows all."""
+    parts = [np.asarray(part.images) for part in (task.train, task.test)]
+    return torch.from_numpy(np.stack([x[x.reshape(len(x), -1).max(1).argmax()] for x in parts]))

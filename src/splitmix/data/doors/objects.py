@@ -36,9 +36,21 @@ def is_object(source: Any) -> bool:
 
 def read_object(source: Any, how: Reading) -> tuple[Domain, ...]:
     """A data set; {"train": ..., "test": ...}; or several data sets by the names of their domains."""
+    _check_arrays(source)
     source, names = _without_words(_read_words(source, how))
     domains = _read(source, how)
     return tuple(replace(domain, class_names=names) for domain in domains) if names else domains
+
+
+def _check_arrays(source: Any) -> None:
+    """Refuse arrays that are given in another way than as (x, y) or (x, y, x_test, y_test)."""
+    given = "an array alone" if hasattr(source, "ndim") else ""
+    if isinstance(source, tuple) and len(source) not in (2, 4) and all(hasattr(part, "ndim") for part in source):
+        given = f"a tuple of {len(source)} arrays"
+    if isinstance(source, Mapping) and {"x", "y"} <= source.keys():
+        given = "a dict with x and y in the place of domains"
+    if given:
+        raise UserError(f"{given} is no data with labels; give a tuple (x, y), or (x, y, x_test, y_test)")
 
 
 def _read_words(source: Any, how: Reading) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ class Tree:
                 "folders alone, or domain folders with class folders in each"
             )
         if not deep:
-            return {self.root.resolve().name: {name: pictures for name, (_, pictures) in found.items()}}
+            return {self.root.resolve().name: named_alike({name: pictures for name, (_, pictures) in found.items()})}
         return {name: self.classes(below(part, name), found[name][0]) for name in folders}
 
     def classes(self, place: str, folders: Iterable[str]) -> Classes:
@@ -129,7 +130,7 @@ class Tree:
                     f"'{self.root / place / name / deeper[0]}' is a folder too deep; pictures lie in domain/class"
                 )
             found[name] = pictures
-        return found
+        return named_alike(found)
 
     def look(self, place: str) -> tuple[list[str], list[str]]:
         """The names of the folders in a folder, and the pictures in it as they are called below the root."""
@@ -161,6 +162,14 @@ class Tree:
 
 def below(place: str, name: str) -> str:
     return f"{place}/{name}" if place else name
+
+
+def named_alike(held: Classes) -> Classes:
+    """The same with one spelling of each name: an umlaut that a Mac wrote as two letters is the same umlaut."""
+    found: Classes = {}
+    for name, pictures in held.items():
+        found.setdefault(normalize("NFC", name), []).extend(pictures)
+    return found
 
 
 def common_classes(root: Path, domains: dict[str, Classes]) -> list[str]:

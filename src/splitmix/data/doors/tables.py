@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +99,8 @@ def scaling_of(numbers: NDArray[np.float64], columns: tuple[str, ...]) -> Scalin
 
 def numbered(labels: Sequence[str], where: str) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """The names of the classes in order, and the number of each row's class."""
-    found = set(labels)
+    spelled = {label: normalize("NFC", label) for label in set(labels)}  # one spelling of each umlaut
+    found = set(spelled.values())
     if odd := next((label for label in sorted(found) if FRACTION.fullmatch(label)), None):
         raise UserError(
             f"{where}: the label {shown(odd)} is a fraction; only classes can be learnt, so name the column of those"
@@ -109,7 +111,7 @@ def numbered(labels: Sequence[str], where: str) -> tuple[tuple[str, ...], NDArra
     names = sorted(found, key=lambda label: (int(label) if whole else 0, label))
     place = {name: number for number, name in enumerate(names)}
     shown_names = tuple(printable(name)[:100] for name in names)
-    return shown_names, np.array([place[label] for label in labels], np.int64)
+    return shown_names, np.array([place[spelled[label]] for label in labels], np.int64)
 
 
 def roles(columns: Sequence[str], where: str, how: Reading) -> Roles:
@@ -191,7 +193,10 @@ def _rows(lines: Iterator[str], mark: str, count: int, file: Path) -> Iterator[t
     reader = csv.reader(lines, delimiter=mark)
     for row in reader:
         if row and len(row) != count:
-            raise UserError(f"'{file}', line {reader.line_num + 1}: {len(row)} cells, but there are {count} columns")
+            raise UserError(
+                f"'{file}', line {reader.line_num + 1}: {len(row)} cells, but there are {count} columns; mend the "
+                "row, or drop it"
+            )
         if row:
             yield reader.line_num + 1, row
 
@@ -207,9 +212,10 @@ def _number(text: str) -> float | None:
 def _no_number(file: Path, line: str, cells: Mapping[str, str]) -> UserError:
     name, text = next((name, text) for name, text in cells.items() if _number(text) is None)
     what = shown(text) if text.strip() else "an empty cell"
+    hint = "write decimals with a point" if _number(text.replace(",", ".")) is not None else "give one, drop the row"
     return UserError(
-        f"'{file}', {line}, column '{printable(name)[:60]}': {what} is no number; give one, drop the row, or leave the "
-        f"column out by data={{without=[...]}}"
+        f"'{file}', {line}, column '{printable(name)[:60]}': {what} is no number; {hint}, or leave the column out by "
+        f"data={{without=[...]}}"
     )
 
 
