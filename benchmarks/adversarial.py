@@ -15,6 +15,7 @@ from time import process_time
 from typing import Any, cast
 
 import torch
+from evidence import in_turns
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -49,17 +50,11 @@ def adversarial_step() -> dict[str, Any]:
         "looped_": partial(our_step([(base,) for base in range(BASES)]), x, y),
         "plain_": partial(_plain(), x.contiguous(), y),
     }
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(REPEATS + 1):
-        for side, step in sides.items():
-            times[side].append(_timed(step))
-    seconds = {f"{side}seconds": median(times[side][1:]) for side in sides}
-    ratios = [plain / ours for plain, ours in zip(times["plain_"][1:], times[""][1:], strict=True)]
-    others = {
-        f"{side}ratio": median(other / ours for other, ours in zip(times[side][1:], times[""][1:], strict=True))
-        for side in ("unfolded_", "native_", "looped_")
-    }
-    return {**seconds, "ratio": median(ratios), "ratios": ratios, **others}
+    times = in_turns(sides, process_time, REPEATS)
+    seconds = {f"{side}seconds": median(taken) for side, taken in times.items()}
+    ratios = {side: [a / ours for a, ours in zip(taken, times[""], strict=True)] for side, taken in times.items()}
+    others = {f"{side}ratio": median(ratios[side]) for side in ("unfolded_", "native_", "looped_")}
+    return {**seconds, "ratio": median(ratios["plain_"]), "ratios": ratios["plain_"], **others}
 
 
 class Unfolded(Parts):
@@ -144,12 +139,6 @@ class StockDigit(nn.Module):
             x = F.relu(norm(layer(x.flatten(1) if i == 3 else x)))
             x = F.max_pool2d(x, 2) if i < 2 else x
         return self.last(x)
-
-
-def _timed(call: Callable[[], object]) -> float:
-    began = process_time()
-    call()
-    return process_time() - began
 
 
 if __name__ == "__main__":

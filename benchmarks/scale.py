@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from time import process_time
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from charts import draw_growth
 from evidence import RESULTS, publish, read_rows
 from flwr.supercore.task_identity import TaskIdentity
-from timing import matmul_rate, told
+from timing import forget_peak, matmul_rate, peak_mb, told
 
 from splitmix.core.method import Method
 from splitmix.core.net import Net
@@ -92,7 +91,7 @@ def point(registered: int, cohort: int, bases: int, hidden: int) -> dict[str, An
     clients = federation(registered, bases)
     clients.profiles(0)[0]
     set_up = process_time() - began
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of dealing rows
+    forget_peak()  # of dealing rows
     if hidden:
         method: Method = SplitMix(Width(1, bases), bases)
         net = Net(lambda width: perceptron(hidden, width))
@@ -106,10 +105,6 @@ def point(registered: int, cohort: int, bases: int, hidden: int) -> dict[str, An
         spent.append(1e3 * (process_time() - began))
     parameters = sum(value[0].numel() for value in weights.values())
     return {"server_ms": median(spent[2:]), "set_up_s": set_up, "peak_mb": peak_mb(), "parameters": parameters}
-
-
-def peak_mb() -> float:
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
 def grown(part: str) -> Iterator[dict[str, Any]]:

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 import torch
+from evidence import in_turns as seconds_in_turns
 from evidence import publish, read_rows
 from reference import plain_round
 from stock_nets import digit_net, mobilenet, perceptron, preresnet18
-from timing import in_turns, timed
+from timing import forget_peak, in_turns, peak_mb, timed
 
 from splitmix.core.batches import as_images
 from splitmix.core.net import Build, Net
@@ -125,17 +125,14 @@ def plain_nets() -> dict[str, Any]:
         looped, stacked = Net(build), Net(side_by_side(build))
         weights = {entry: value.requires_grad_() for entry, value in looped.init(Layout(8, atom), 0).items()}
         x = as_images(torch.rand(32, *shape))
-        steps = [
-            (_step_time(looped, atom, weights, x), _step_time(stacked, atom, weights, x)) for _ in range(REPEATS + 1)
-        ]
-        ratios[name] = median(loop / stack for loop, stack in steps[1:])
+        steps = {way: partial(_step, net, atom, weights, x) for way, net in (("loop", looped), ("stack", stacked))}
+        spent = seconds_in_turns(steps, process_time, REPEATS)
+        ratios[name] = median(loop / stack for loop, stack in zip(spent["loop"], spent["stack"], strict=True))
     return {"looped_over_stacked": ratios}
 
 
-def _step_time(net: Net, width: Width, weights: Weights, x: torch.Tensor) -> float:
-    began = process_time()
+def _step(net: Net, width: Width, weights: Weights, x: torch.Tensor) -> None:
     net.run(width, weights, x, training=True).square().sum().backward()
-    return process_time() - began
 
 
 def merging() -> dict[str, Any]:
@@ -146,8 +143,10 @@ def merging() -> dict[str, Any]:
     for client in range(40):
         parts = tuple(Part(base, method.atom) for base in range((1, 2, 4, 8)[client % 4]))
         updates.append(Update(0, client, parts, {n: v[: len(parts)] + 0.01 for n, v in weights.items()}, 111))
-    times = [_timed(lambda: merge(net, method.layout, weights, iter(updates))) for _ in range(REPEATS + 1)]
-    return {"milliseconds_per_client": 1e3 * median(times[1:]) / len(updates)}
+    ways = {"merge": lambda: merge(net, method.layout, weights, iter(updates))}
+    return {
+        "milliseconds_per_client": 1e3 * median(seconds_in_turns(ways, perf_counter, REPEATS)["merge"]) / len(updates)
+    }
 
 
 def scoring() -> dict[str, Any]:
@@ -158,11 +157,13 @@ def scoring() -> dict[str, Any]:
     question = Question("train")
     with Simulator(net, method.layout, clients, Plain(), default_workers()) as engine:
         every = [method.compose(width) for width in method.widths]
-        each, widest = [], []
-        for _ in range(REPEATS + 1):
-            each.append(_timed(lambda: ask(engine, weights, every, numbers, question)))
-            widest.append(_timed(lambda: ask(engine, weights, every[-1:], numbers, question)))
-    ratios = [a / b for a, b in zip(each[1:], widest[1:], strict=True)]
+        ways = {"all": every, "widest": every[-1:]}
+        spent = seconds_in_turns(
+            {name: partial(ask, engine, weights, mixes, numbers, question) for name, mixes in ways.items()},
+            perf_counter,
+            REPEATS,
+        )
+    ratios = [a / b for a, b in zip(spent["all"], spent["widest"], strict=True)]
     return {"all_widths_over_widest_alone": median(ratios), "ratios": ratios}
 
 
@@ -184,24 +185,12 @@ def _peak(clients: int) -> dict[str, float]:
     del images, domain
     method, net = SplitMix(), Net(NETS["digit"])
     holders = TaskClients(task, parse_budgets("1/8 1/4 1/2 1", clients=clients))
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of making the data
+    forget_peak()  # of making the data
     with Simulator(net, method.layout, holders, Plain(), default_workers()) as engine:
         federate(method, engine, net, net.init(method.layout, 0), Federation(3, cohort=100))
-    server = _high_water()
+    server = peak_mb()
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return {"server": server, "worker": worker}
-
-
-def _high_water() -> float:
-    """Peak memory of this process since it was last forgotten, in MB."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
-def _timed(call: Callable[[], object]) -> float:
-    began = perf_counter()
-    call()
-    return perf_counter() - began
 
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
