@@ -131,12 +131,12 @@ def keep_runs(to: Path, *, scale: Scale = "cpu", out: Out = None) -> None:
         Folder for the copies; `paper report` and `paper run` take it as --out.
     """
     from splitmix_paper.exhibits import EXHIBITS
-    from splitmix_paper.runs import Store, jobs_of, keep
+    from splitmix_paper.runs import Store, copy_rows, jobs_of
 
     if checked_scale(scale) == "smoke":
         raise UserError("runs at the scale smoke mean nothing and are quickly made; keep those of cpu or paper")
     jobs = jobs_of(EXHIBITS.values(), scale, Store(folder(out, scale)))
-    copied, there = keep(jobs, to)
+    copied, there = copy_rows(jobs, to)
     say(f"{copied} runs copied, {there} were there; report them with: splitmix paper report --out {to}")
 
 

@@ -9,7 +9,7 @@ from splitmix.report import drawing
 from splitmix.report.drawing import COLOURS, GREY, Line, NothingToDrawError, Picture, in_style, paper
 from splitmix_paper.claims import Cell
 from splitmix_paper.exhibit import Evidence, Printed
-from splitmix_paper.studies import FEDAVG, HETEROFL, SHETEROFL, SPLITMIX, WIDTHS
+from splitmix_paper.studies import HETEROFL, SHETEROFL, SPLITMIX, WIDTHS, joined
 
 HUES = {SPLITMIX: COLOURS[0], SHETEROFL: COLOURS[4], HETEROFL: COLOURS[4], "FedAvg": GREY}
 
@@ -99,7 +99,7 @@ def width_strokes(cells: Sequence[Cell], printed: Printed | None = None) -> Iter
     """A line over the widths for each series, ours or as printed; FedAvg's nets make one."""
     lines: dict[str, Line] = {}
     for cell in cells:
-        series = "FedAvg" if cell.place.series in FEDAVG else cell.place.series
+        series = joined(cell.place.series)
         value = cell.mean if printed is None else printed.get(cell.place)
         if value is not None:
             lines.setdefault(series, []).append((float(parse_width(cell.place.key)), value))

@@ -59,7 +59,7 @@ def run_name(config: Config) -> str:
 
 
 @dataclass(frozen=True)
-class Job(SuiteRun):
+class ExhibitRun(SuiteRun):
     """A run to be made, what is to be measured of it afterwards, and which exhibits need it."""
 
     label: str
@@ -140,16 +140,16 @@ def measure(folder: Path, attacked: Attacked, workshop: Workshop) -> None:
     write_record(folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
 
 
-def jobs_of(exhibits: Iterable[Exhibit], scale: str, store: Store, change: Change = AS_LISTED) -> list[Job]:
+def jobs_of(exhibits: Iterable[Exhibit], scale: str, store: Store, change: Change = AS_LISTED) -> list[ExhibitRun]:
     """All runs of these exhibits, each once; what runs in the store tell is known from then on.
 
     Of an exhibit all methods come with one seed, then with the next.
     """
-    found: dict[str, Job] = {}
+    found: dict[str, ExhibitRun] = {}
     for exhibit in exhibits:
         for need, seed in _by_seed(change.of(exhibit.needs(scale))):
             config = need.config(scale, seed, store.out)
-            job = found.get(config.digest()) or Job(need.label, config, store.folder(config), scale, store)
+            job = found.get(config.digest()) or ExhibitRun(need.label, config, store.folder(config), scale, store)
             asked = tuple(dict.fromkeys((*job.exhibits, exhibit.name)))
             found[config.digest()] = replace(job, needs=(*job.needs, need), exhibits=asked)
     for job in found.values():
@@ -163,7 +163,7 @@ def _by_seed(needs: Sequence[Need]) -> Iterator[tuple[Need, int]]:
         yield from ((need, need.seeds[place]) for need in needs if place < len(need.seeds))
 
 
-def work(jobs: Sequence[Job], workshop: Workshop) -> None:
+def work(jobs: Sequence[ExhibitRun], workshop: Workshop) -> None:
     """Do all that is left, job by job; what cannot be done is said, and the rest goes on."""
     suite, told = Suite(jobs, workshop, keep_going=True), finished(jobs)
     workshop.say(board(jobs, suite.seconds_left()))
@@ -175,13 +175,13 @@ def work(jobs: Sequence[Job], workshop: Workshop) -> None:
         told = done
 
 
-def finished(jobs: Iterable[Job]) -> set[str]:
+def finished(jobs: Iterable[ExhibitRun]) -> set[str]:
     """The exhibits all of whose runs are done."""
     names = {name for job in jobs for name in job.exhibits}
     return names - {name for job in jobs if not job.done for name in job.exhibits}
 
 
-def board(jobs: Sequence[Job], left: float) -> str:
+def board(jobs: Sequence[ExhibitRun], left: float) -> str:
     """Where a queue is, in a line."""
     runs, names = sum(job.done for job in jobs), {name for job in jobs for name in job.exhibits}
     told = f"; about {duration(left)} to come" if left else ""
@@ -189,7 +189,7 @@ def board(jobs: Sequence[Job], left: float) -> str:
     return f"[{bar:.<20}] {runs} of {len(jobs)} runs, {len(finished(jobs))} of {len(names)} entries{told}"
 
 
-def keep(jobs: Iterable[Job], to: Path) -> tuple[int, int]:
+def copy_rows(jobs: Iterable[ExhibitRun], to: Path) -> tuple[int, int]:
     """Copy the rows of all runs of which something is known; how many were copied, and how many were there."""
     rows, copied, there = Rows(to), 0, 0
     for job in jobs:
@@ -228,7 +228,7 @@ def overview(exhibits: Sequence[Exhibit], scale: str, store: Store) -> list[dict
     return rows
 
 
-def seconds_of(jobs: Iterable[Job]) -> float | None:
+def seconds_of(jobs: Iterable[ExhibitRun]) -> float | None:
     """Seconds of all runs, or None where they were not measured."""
     seconds = [job.whole for job in jobs]
     return sum(known for known in seconds if known is not None) if None not in seconds else None

@@ -15,7 +15,7 @@ from splitmix.report.pages import duration
 from splitmix.report.tables import Column, Table
 from splitmix_paper.claims import FAILS, HOLDS, NOISE, UNKNOWN, UNTESTABLE, WORDS, Cell, Claim, Verdict
 from splitmix_paper.exhibit import Evidence, Exhibit
-from splitmix_paper.studies import FEDAVG
+from splitmix_paper.studies import FEDAVG, joined
 from splitmix_paper.texts import number_text, signed_text
 
 SIGNS = {
@@ -98,8 +98,8 @@ class Shown:
         several = sum(series in FEDAVG for series in {cell.place.series for cell in self.cells}) > 1
         at: dict[tuple[str, str], Cell] = {}
         for cell in self.cells:
-            joined = several and cell.place.series in FEDAVG
-            at[cell.place._replace(series="FedAvg").heading if joined else cell.place.heading, cell.place.key] = cell
+            place = cell.place._replace(series=joined(cell.place.series)) if several else cell.place
+            at[place.heading, place.key] = cell
         keys, printed = in_order([key for _, key in at]), self.exhibit.printed
         told = {key for (_, key), cell in at.items() if cell.place in printed}
         columns = [Column("series", "", number=False)]

@@ -20,7 +20,7 @@ STAND_IN = "stand-in"  # for the folder of the pictures of the smallest scale
 WIDTHS = ("1/8", "1/4", "1/2", "1")
 SPLITMIX, SHETEROFL, HETEROFL = "Split-Mix", "SHeteroFL", "HeteroFL"
 FEDAVG = tuple(f"FedAvg {width}" for width in WIDTHS)
-METHODS: Mapping[str, Any] = {
+PAPER_METHODS: Mapping[str, Any] = {
     SPLITMIX: "splitmix",
     SHETEROFL: "sheterofl",
     HETEROFL: "heterofl",
@@ -57,6 +57,11 @@ class Study:
         method = " ".join(method_words(own["method"]))
         rate = {"lr": self.rates[method]} if method in self.rates else {}
         return {**({"recipe": "paper"} if self.recipe else {}), **self.cpu, **rate, **own}
+
+
+def joined(series: str) -> str:
+    """The series that a method's line or row belongs to: FedAvg's nets of several widths make one."""
+    return "FedAvg" if series in FEDAVG else series
 
 
 def method_words(method: str | Mapping[str, Any]) -> list[str]:

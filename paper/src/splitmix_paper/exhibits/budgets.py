@@ -11,7 +11,7 @@ from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need
 from splitmix_paper.exhibits.widths import sized_needs
 from splitmix_paper.panels import Panel, Sheet, Stroke, draw_panels, width_strokes
 from splitmix_paper.rows import BUDGET
-from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, WIDTHS
+from splitmix_paper.studies import FEDAVG, PAPER_METHODS, SHETEROFL, SPLITMIX, WIDTHS
 
 COHORTS = (2, 5, 10, 20, 50)
 DISTRIBUTIONS = {
@@ -27,7 +27,7 @@ WIDEST = {"steps-eighth": "1/2"}  # that clients train; else 1
 
 
 @dataclass(frozen=True)
-class Budgets(Exhibit):
+class BudgetLaws(Exhibit):
     """Split-Mix and a peer under each distribution; FedAvg, which knows no budgets, beside them."""
 
     laws: Sequence[str] = ()
@@ -35,7 +35,7 @@ class Budgets(Exhibit):
 
     def needs(self, scale: str) -> Sequence[Need]:
         found = [
-            Need(label, "digits-short", {"method": METHODS[label], "budgets": law}, group=DISTRIBUTIONS[law])
+            Need(label, "digits-short", {"method": PAPER_METHODS[label], "budgets": law}, group=DISTRIBUTIONS[law])
             for law in self.laws
             for label in (SPLITMIX, self.peer)
         ]
@@ -95,7 +95,7 @@ class Contact(Exhibit):
     def needs(self, scale: str) -> Sequence[Need]:
         seeds = (1, 2, 3) if scale == "paper" else (1,)
         return [
-            Need(label, "contact", {"method": METHODS[label], "cohort": cohort}, seeds, group=f"{cohort} clients")
+            Need(label, "contact", {"method": PAPER_METHODS[label], "cohort": cohort}, seeds, group=f"{cohort} clients")
             for cohort in COHORTS
             for label in (SPLITMIX, SHETEROFL)
         ]

@@ -19,7 +19,7 @@ BYTES = 4  # of a parameter
 
 
 @dataclass(frozen=True)
-class Clients(Exhibit):
+class SingleClients(Exhibit):
     """Accuracy at full width, download and work of each client."""
 
     def needs(self, scale: str) -> Sequence[Need]:

@@ -15,7 +15,7 @@ from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Runs
 from splitmix_paper.exhibits.widths import single_runs
 from splitmix_paper.panels import HUES, Panel, Sheet, Stroke, draw_panels
 from splitmix_paper.rows import ACCURACY, ROUND
-from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
+from splitmix_paper.studies import FEDAVG, PAPER_METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS, joined
 
 TIMED = "time of a round"  # the group of the runs that are only timed
 
@@ -27,8 +27,7 @@ def tested(width: str) -> str:
 
 def test_cells(evidence: Evidence) -> Iterator[Cell]:
     for runs in evidence.runs.values():
-        series = "FedAvg" if runs.need.series in FEDAVG else ""
-        for cell in runs.by_width(series=series):
+        for cell in runs.by_width(series=joined(runs.need.series)):
             yield replace(cell, place=cell.place._replace(key=tested(cell.place.key)))
 
 
@@ -66,8 +65,7 @@ class Convergence(Curves):
     def cells(self, evidence: Evidence) -> Iterator[Cell]:
         """FedAvg's nets make one series."""
         for runs in evidence.runs.values():
-            series = "FedAvg" if runs.need.series in FEDAVG else ""
-            found = (last_validation(runs, width, series) for width in WIDTHS)
+            found = (last_validation(runs, width, joined(runs.need.series)) for width in WIDTHS)
             yield from (cell for cell in found if cell is not None)
 
     def claims_on(self, study: str) -> Iterator[Claim]:
@@ -82,7 +80,7 @@ class Convergence(Curves):
     def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         panels: dict[tuple[str, str], list[Stroke]] = {}
         for runs in evidence.runs.values():
-            method = "FedAvg" if runs.need.series in FEDAVG else runs.need.series
+            method = joined(runs.need.series)
             for place, width in enumerate(WIDTHS):
                 stroke = Stroke(f"width {width}", runs.first.curve(width), shade(place, len(WIDTHS)))
                 panels.setdefault((runs.need.group, method), []).append(stroke)
@@ -145,7 +143,7 @@ class WallClock(Exhibit):
 
     def needs(self, scale: str) -> Sequence[Need]:
         seeds = (1,) if scale == "smoke" else (1, 2, 3)
-        timed = [Need(label, "clock", {"method": METHODS[label]}, seeds, group=TIMED) for label in self.methods]
+        timed = [Need(label, "clock", {"method": PAPER_METHODS[label]}, seeds, group=TIMED) for label in self.methods]
         return [*timed, *single_runs("digits", scale, self.methods)]
 
     def cells(self, evidence: Evidence) -> Iterator[Cell]:

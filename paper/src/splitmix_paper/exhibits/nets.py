@@ -18,7 +18,7 @@ from splitmix_paper.stand_in import stand_in_folder
 from splitmix_paper.studies import STAND_IN
 
 SHOWN = 8  # sample images of a domain
-TASKS = {"cpu": ("digits", "office-caltech10"), "paper": ("digits", "domainnet-256")}
+SAMPLED = {"cpu": ("digits", "office-caltech10"), "paper": ("digits", "domainnet-256")}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Samples(Exhibit):
 
     def pictures(self, evidence: Evidence, cells: Sequence[Cell]) -> Iterator[Draw]:
         here = str(stand_in_folder(evidence.rows.file.parent.resolve() / STAND_IN)) if evidence.scale == "smoke" else ""
-        for task in TASKS.get(evidence.scale, (here,)):
+        for task in SAMPLED.get(evidence.scale, (here,)):
             yield partial(draw_samples, task, evidence.root)
 
 

@@ -12,7 +12,7 @@ from splitmix.report.tables import Column, Table
 from splitmix_paper.claims import Cell, Claim, Place, alike, all_too_short, grows, higher
 from splitmix_paper.exhibit import Draw, Evidence, Exhibit, Need, Printed
 from splitmix_paper.panels import Panel, Sheet, draw_panels, width_strokes
-from splitmix_paper.studies import FEDAVG, METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
+from splitmix_paper.studies import FEDAVG, PAPER_METHODS, SHETEROFL, SPLITMIX, STUDIES, WIDTHS
 from splitmix_paper.texts import number_text
 
 OURS = "Split-Mix, recommended"  # rate 0.1, the most helpful base first
@@ -38,13 +38,13 @@ WEIGHTED = {"name": "sheterofl", "released_weighting": True}
 
 def sized_needs(study: str, labels: Sequence[str] = LISTED) -> list[Need]:
     """The methods of the paper's tables: FedAvg is trained anew for each width."""
-    return [Need(label, study, {"method": METHODS[label]}) for label in labels]
+    return [Need(label, study, {"method": PAPER_METHODS[label]}) for label in labels]
 
 
 def digits_needs(scale: str) -> list[Need]:
     """Split-Mix with several seeds, as released and as we recommend it; FedAvg of width 1 as long as an hour allows."""
     seeds = (1, 2) if scale == "smoke" else (1, 2, 3)
-    whole = {"method": METHODS[FEDAVG[3]], **({"rounds": 160} if scale == "cpu" else {})}
+    whole = {"method": PAPER_METHODS[FEDAVG[3]], **({"rounds": 160} if scale == "cpu" else {})}
     return [
         Need(SPLITMIX, "digits", {"method": "splitmix"}, seeds),
         Need(OURS, "digits", {"method": "splitmix", "lr": 0.1, "order": "greedy"}, seeds),
