@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from splitmix.core.errors import name_of
 from splitmix.core.width import Width, parse_width
 from splitmix.data.budgets import parse_budgets
 from splitmix.runs.config import Config
@@ -75,6 +76,5 @@ def _client(config: Config, pace: Pace, budget: Width, widths: Sequence[Width]) 
 
 
 def _attacked(objective: Any) -> bool:
-    if isinstance(objective, str):
-        return objective in ("adversarial", "oat")
-    return objective.get("name") in ("adversarial", "oat") and objective.get("weight", 0.5) > 0
+    weight = 0.5 if isinstance(objective, str) else objective.get("weight", 0.5)
+    return name_of(objective) in ("adversarial", "oat") and weight > 0

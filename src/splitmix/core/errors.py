@@ -25,6 +25,11 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {shown(given)}; {hint}Known: {', '.join(names) or 'none'}")
 
 
+def name_of(value: object) -> str:
+    """The name in what was given as `name` or as {name=..., settings}; checked by nobody yet."""
+    return str(value.get("name") if isinstance(value, Mapping) else value)
+
+
 def by_name(kind: str, value: str | Mapping[str, Any], known: Iterable[str]) -> tuple[str, dict[str, Any]]:
     """The name of one in a table, and its own settings, of what was given as `name` or as {name=..., settings}.
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from splitmix.core.errors import UserError, shown, unknown
+from splitmix.core.errors import UserError, name_of, shown, unknown
 from splitmix.core.files import layers
 from splitmix.core.width import parse_width
 from splitmix.runs.recipes import RECIPES, apply_recipe, under_attack
@@ -142,7 +142,7 @@ class Config(BaseModel):
 
     @property
     def method_name(self) -> str:
-        return str(self.method.get("name")) if isinstance(self.method, dict) else str(self.method)
+        return name_of(self.method)
 
     def digest(self) -> str:
         """A hash of all that decides the result; how often it is checkpointed does not."""
@@ -328,9 +328,8 @@ def _check_name(key: str, value: Any) -> None:
         whom = ("order", "redraw", "seed")
         parse_law({k: v for k, v in value.items() if k not in whom} if isinstance(value, dict) else value)
     else:
-        name = value.get("name") if isinstance(value, dict) else value
-        if name not in METHODS:
-            raise unknown(key, str(name), METHODS)
+        if name_of(value) not in METHODS:
+            raise unknown(key, name_of(value), METHODS)
 
 
 def _sentence(key: str, mistake: Any) -> str:

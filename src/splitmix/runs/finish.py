@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 
 from splitmix import __version__
 from splitmix.core.client import OwnNorms
-from splitmix.core.errors import UserError
+from splitmix.core.errors import UserError, name_of
 from splitmix.core.files import write_atomically
 from splitmix.core.parts import cut
 from splitmix.core.reproducible import one_thread
@@ -84,7 +84,7 @@ def finish(
         "method": config.method_name,
         "net": usual_net(config, setup.task),
         "atom": config.atom,
-        "objective": config.objective if isinstance(config.objective, str) else config.objective["name"],
+        "objective": name_of(config.objective),
         "norm": config.norm,
         "norm_text": NORM_TEXT["none" if not setup.has_statistics else "chosen" if len(found) > 1 else norms[0]],
         "seed": config.seed,

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from splitmix.core.errors import name_of
+
 Settings = Mapping[str, object]  # not yet checked
 
 NESTED = ("heterofl", "sheterofl", "fedrolex", "fjord")  # slices of one wide net, like the authors' slimmable one
@@ -30,15 +32,12 @@ def as_table(named: object) -> dict[str, object]:
 
 def method_name(given: Settings) -> str:
     """The method that settings name, or else the default one."""
-    method = given.get("method", "splitmix")
-    return str(method.get("name")) if isinstance(method, Mapping) else str(method)
+    return name_of(given.get("method", "splitmix"))
 
 
 def under_attack(given: Settings) -> bool:
     """Whether the objective that settings name attacks the images that it trains on."""
-    objective = given.get("objective", "plain")
-    name = objective.get("name") if isinstance(objective, Mapping) else objective
-    return name not in ("plain", "masked")
+    return name_of(given.get("objective", "plain")) not in ("plain", "masked")
 
 
 def paper(given: Settings) -> dict[str, object]:
