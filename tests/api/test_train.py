@@ -168,6 +168,10 @@ def drawn(width):
             {"build": lambda width: Odd(cut=lambda y: torch.from_numpy(y.numpy()))},
             "Can't call numpy() on Tensor that requires grad",
         ),
+        (
+            {"build": lambda width: Odd(cut=lambda y: y * torch.nan), "rounds": 2, "workers": 1},
+            "nothing was trained, as in no round a client's update counted (client 3: its loss is nan",
+        ),
         ({"rond": 3}, "did you mean 'rounds'"),
         ({"build": lambda width: torch.nn.Linear(3, 3)}, "cannot take the images of 'arrays'"),
         ({"build": lambda width: plain_build(width / 0)}, "cannot be built at width 1/8"),

@@ -39,6 +39,25 @@ def test_a_bundle_of_a_table_takes_rows_as_they_stand_in_it(tmp_path):
     assert model.classes == ("a", "b")
 
 
+def test_a_run_of_a_table_is_not_attacked_and_a_table_is_no_folder_to_calibrate_on(tmp_path, capsys):
+    table = tmp_path / "trees.csv"
+    table.write_text("size,label\n" + "".join(f"{i % 2 * 50 + i % 7},{'ab'[i % 2]}\n" for i in range(80)))
+    quick = ["-o", "rounds=1", "-o", "clients=2", "-o", "atom=1/2", "-o", "budgets=1/2 1", "--workers", "1"]
+    main(["train", str(table), *quick, "--out", str(tmp_path / "run")])
+    main(["bundle", str(tmp_path / "run"), "--out", str(tmp_path / "b")])
+    for command, sentence in (
+        (
+            ["eval", str(tmp_path / "run"), "--attack", "fgsm", "--workers", "1"],
+            "but the task 'trees' has features; leave",
+        ),
+        (["calibrate", str(tmp_path / "b"), str(tmp_path)], "has no .npz files; this model takes features"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
+        assert sentence in " ".join(capsys.readouterr().err.split())
+
+
 def one_class(root):
     return write_tree(root / "pets", classes=("cat",))
 

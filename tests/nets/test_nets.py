@@ -273,10 +273,12 @@ def test_a_net_of_a_user_is_found_by_its_module(tmp_path, monkeypatch):
         ("broken_net:build", r"cannot import net 'broken_net:build' \(ZeroDivisionError\)"),
         ("math:build", "module 'math' has no function 'build'; give the net as module:function"),
         ("math:pi", "module 'math' has no function 'pi'"),
+        ("whole_net:net", r"'whole_net:net' is a module of one width; write there build = splitmix.slim\(net\)"),
     ],
 )
 def test_a_net_that_cannot_be_found_gives_one_sentence(name, sentence, tmp_path, monkeypatch):
     (tmp_path / "broken_net.py").write_text("raise ZeroDivisionError\n")
+    (tmp_path / "whole_net.py").write_text("from torch import nn\nnet = nn.Linear(2, 2)\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=sentence):
         find_net(name)

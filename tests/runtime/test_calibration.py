@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from helpers.bundles import StandingAttack, images, random_bundle
+from helpers.picture_folders import write_pictures
 from splitmix import Model
 from splitmix.core.errors import UserError
+from splitmix.runtime.images import read_images
 
 
 @pytest.mark.slow
@@ -93,6 +95,16 @@ def test_what_cannot_be_calibrated_or_saved_is_one_sentence_and_single_norms_nee
 
 
 @pytest.mark.slow
+def test_samples_that_are_no_images_come_from_npz_files_as_they_are(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, 3, 8, 8)).astype(np.float32)  # images that were standardised
+    np.savez(tmp_path / "some.npz", x=x)
+    assert np.array_equal(read_images(tmp_path, (3, 8, 8), 512, "signal"), x)
+    write_pictures(tmp_path / "pictures", 2)
+    assert len(read_images(tmp_path, (3, 8, 8), 512, "signal")) == 20
+    with pytest.raises(UserError, match=r"has no \.npz files; this model takes features"):
+        read_images(tmp_path / "pictures", (3,), 512, "features")
+
+
 def test_a_thread_keeps_its_bases_while_others_calibrate_and_refresh(model):
     x = images(16)
     before = model(x, "1/8")

@@ -29,6 +29,7 @@ from splitmix.engines.stopwatch import STEPS, Stopwatch
 from splitmix.report.grid_page import WEAK, grid_table, masking_table
 from splitmix.report.run_page import summary, write_report
 from splitmix.report.tables import Column, percent, width_table
+from splitmix.runs.checks import check_attacks
 from splitmix.runs.config import parse_override, read_config, read_settings
 from splitmix.runs.measure.evaluate import FinishedRun, evaluate_run, open_run
 from splitmix.runs.measure.grid import Sweep, measure_grid
@@ -222,6 +223,8 @@ def evaluate(
     if masking or attack or dials:
         sweep = Sweep(widths, dials, parse_attack(attack), images)
         opened = open_run(run, split=split, norm=norm, fixed=bool(masking or attack or any(dials)), root=data_root)
+        if masking or attack:
+            check_attacks(opened.setup.task)
         measure = check_run if masking else measure_run
         measure(opened, sweep, count, out, as_json)
         return

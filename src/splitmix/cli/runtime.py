@@ -131,7 +131,7 @@ def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | Non
     bundle
         Folder of a bundle.
     folder
-        Folder of pictures, or of .npz files with images as an array x.
+        Folder of pictures, or of .npz files with images (or what else the model takes) as an array x.
     most
         Images to use, spread evenly over those there are.
     out
@@ -140,7 +140,7 @@ def calibrate(bundle: Path, folder: Path, /, *, most: int = 512, out: Path | Non
     if most < 1:
         raise UserError(f"--most {most} leaves no images; give 100 or more")
     model = Model.load(bundle)
-    images = read_images(folder, model.image, most)
+    images = read_images(folder, model.image, most, model.bundle.manifest.sample)
     model.calibrate(images)
     file = model.save_calibration(out)
     given = "calibration=True" if out is None else f"calibration={str(file)!r}"

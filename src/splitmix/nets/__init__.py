@@ -46,6 +46,10 @@ def _imported(name: str) -> Callable[..., nn.Module]:
         cause = str(error) or type(error).__name__
         raise UserError(f"cannot import net '{name}' ({cause}); give it as module:function") from error
     build: Callable[..., nn.Module] | None = getattr(module, function, None)
+    if isinstance(build, nn.Module):
+        raise UserError(
+            f"'{name}' is a module of one width; write there build = splitmix.slim({function}), and name that"
+        )
     if not callable(build):
         raise UserError(f"module '{where}' has no function '{function}'; give the net as module:function")
     return build

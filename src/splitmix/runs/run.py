@@ -106,6 +106,7 @@ def train_rounds(
     rows = read_metrics(folder.path) if folder and now.round else []
     cohorts = cohorts_asked(rows, now.round)
     now = replace(now, epsilon=spent(setup, cohorts, now.round))
+    lost: list[str] = []  # why a round changed nothing
 
     def after_round(report: RoundReport) -> None:
         nonlocal now
@@ -113,6 +114,10 @@ def train_rounds(
         now = replace(now, round=report.round + 1, weights=report.weights, kept=report.kept)
         now = replace(now, epsilon=spent(setup, cohorts, now.round))
         record([round_row(report, now.epsilon)], watchers, folder)
+        if report.seen.rejected and not report.seen.accepted:
+            lost.append(f"client {report.seen.rejected[0].client}: {report.seen.rejected[0].reason}")
+            for watcher in watchers if len(lost) == 1 else ():
+                watcher.note(f"in round {now.round} no client's update counted ({lost[0]})")
         last = now.round == config.rounds
         if last or now.round % config.eval_every == 0:
             now, rows = validated(setup, engine, now)
@@ -139,6 +144,11 @@ def train_rounds(
     finally:
         for watcher in watchers:
             watcher.end()
+    if lost and len(lost) == config.rounds:
+        raise UserError(
+            f"nothing was trained, as in no round a client's update counted ({lost[0]}); lower lr, and look for NaN in "
+            "the data and in what the net computes"
+        )
     return now
 
 

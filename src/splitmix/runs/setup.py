@@ -162,7 +162,8 @@ def set_up(
     build = build or make_build(config, net_name(config, task), task.classes, task.image)
     build = with_needs(build.on(samples_of(task, 2)) if isinstance(build, Slim) else build, given.needs)
     check_norm(config.norm, method, given, setting.budgets)
-    check_attacks(given.trials, task)
+    if any(trial.attack for trial in given.trials):
+        check_attacks(task)
     check_statistics(config)
     check_net(build, method.layout.width, task, dial=bool(given.needs))
     check_dial(build, method.layout.width)

@@ -104,16 +104,22 @@ def to_png(pixels: Pixels) -> str:
     return b64encode(file.getvalue()).decode()
 
 
-def read_images(folder: Path, shape: Sequence[int], most: int) -> NDArray[Any]:
-    """Pictures and .npz files of a folder as a model takes them; evenly spread ones, if there are more than `most`."""
+def read_images(folder: Path, shape: Sequence[int], most: int, kind: Kind = "image") -> NDArray[Any]:
+    """Pictures and .npz files of a folder as a model takes them; evenly spread ones, if there are more than `most`.
+
+    Samples of other kinds than images come from .npz files alone.
+    """
     if not folder.is_dir():
         raise UserError(f"there is no folder '{folder}'; give one with pictures or .npz files")
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in (*PICTURE_SUFFIXES, ".npz"))
+    suffixes = PICTURE_SUFFIXES if kind == "image" else ()
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in (*suffixes, ".npz"))
     if not files:
-        raise UserError(f"'{folder}' has no pictures ({', '.join(PICTURE_SUFFIXES)}) and no .npz files")
-    pictures = _spread([file for file in files if file.suffix.lower() in PICTURE_SUFFIXES], most)
+        lacks = f"no pictures ({', '.join(suffixes)}) and no .npz files" if suffixes else "no .npz files"
+        raise UserError(f"'{folder}' has {lacks}; this model takes {'images' if suffixes else kind}, give some there")
+    pictures = _spread([file for file in files if file.suffix.lower() in suffixes], most)
+    packed = [file for file in files if file.suffix.lower() == ".npz"]
     arrays: list[NDArray[Any]] = [read_picture(file, shape)[None] for file in pictures]
-    arrays += [checked_images(_read_arrays(file), tuple(shape)) for file in files if file.suffix.lower() == ".npz"]
+    arrays += [checked_inputs(_read_arrays(file), tuple(shape), kind) for file in packed]
     if len({array.dtype for array in arrays}) > 1:
         arrays = [a / np.float32(255) if a.dtype == np.uint8 else a for a in arrays]
     return np.concatenate(arrays)[_spread(range(sum(map(len, arrays))), most)]
