@@ -15,7 +15,7 @@ from splitmix.core.files import write_atomically
 from splitmix.report import figures, run_page
 from splitmix.report.drawing import save
 from splitmix.report.run_page import run_headline, write_report
-from splitmix.runs.records import read_config, read_metrics, read_result
+from splitmix.runs.records import config_text, read_metrics, read_result
 
 pytestmark = pytest.mark.slow  # draws every picture
 EVIL = "<script>alert(1)</script>"
@@ -107,7 +107,7 @@ def test_what_could_steer_a_terminal_is_replaced(tmp_path):
     run = make_run(tmp_path / "run", data="a\x1b[2Jb\u202e\n")
     (run / "config.toml").write_bytes(b"a\x1b\n\xff")
     assert read_result(run)["data"] == "a\ufffd[2Jb\ufffd "
-    assert read_config(run) == "a\ufffd\n\ufffd"
+    assert config_text(run) == "a\ufffd\n\ufffd"
 
 
 # --- the page -----------------------------------------------------------------------------------------------------

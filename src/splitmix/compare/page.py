@@ -29,7 +29,7 @@ from splitmix.core.files import write_atomically
 from splitmix.report.drawing import Picture, drawn_pictures
 from splitmix.report.pages import duration, render, share
 from splitmix.report.tables import norm_text, percent
-from splitmix.runs.records import read_config
+from splitmix.runs.records import config_text
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def comparison_page(entries: Sequence[MethodRuns], command: str) -> str:
         command=command or "-",
         budgets=", ".join(f"{count} clients {width}" for width, count in budgets.items()),
         folder=first.folder.name,
-        config=read_config(first.folder),
+        config=config_text(first.folder),
     )
 
 

@@ -30,7 +30,7 @@ from splitmix.core.width import Width
 RightAnswers = Callable[[Tensor, Tensor, int], list[Tensor]]  # images, labels, place of the first -> right, by mix
 ATTACKED = 256  # training images of a client, at most, on which it calibrates noisy norms: an attack takes its time
 OwnNorms = dict[int, Weights]  # what a client keeps to itself between rounds: its norms of each base it trained
-Measured = dict[str, Weights]  # norm statistics that a client found under one model, by what was asked of it
+MeasuredNorms = dict[str, Weights]  # norm statistics that a client found under one model, by what was asked of it
 
 
 def execute(
@@ -41,7 +41,7 @@ def execute(
     objective: Objective,
     own: OwnNorms,
     clock: Clock = UNTIMED,
-    measured: Measured | None = None,
+    measured: MeasuredNorms | None = None,
 ) -> Update | Tally:
     """Do a job on the client that it names; `download` holds the covering parts of the job, stacked.
 
@@ -143,7 +143,7 @@ class Parts:
 
 
 def score_client(
-    job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms, measured: Measured | None = None
+    job: Score, net: Net, download: Weights, data: ClientData, own: OwnNorms, measured: MeasuredNorms | None = None
 ) -> Tally:
     """Right answers of every mix, on the images as they are or on what an attack makes of them."""
     asked, parts = job.question, parts_of(job)
@@ -240,7 +240,7 @@ def mean_logits(logits: dict[Part, Tensor], mix: Sequence[Part]) -> Tensor:
 
 
 def calibrate_client(
-    job: Calibrate, net: Net, download: Weights, data: ClientData, measured: Measured | None = None
+    job: Calibrate, net: Net, download: Weights, data: ClientData, measured: MeasuredNorms | None = None
 ) -> Update:
     """Moments of every norm's input on the client's own training images."""
     found = nested_statistics(job, net, download, data.train, measured)
@@ -249,7 +249,7 @@ def calibrate_client(
 
 
 def nested_statistics(
-    job: Calibrate, net: Net, weights: Weights, split: Split, measured: Measured | None = None
+    job: Calibrate, net: Net, weights: Weights, split: Split, measured: MeasuredNorms | None = None
 ) -> Weights:
     """Norm statistics of each width among the parts: a narrow net sees other sums than the wide one around it."""
     measured, parts = {} if measured is None else measured, covering(job.parts)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from splitmix.core.client import Measured
+from splitmix.core.client import MeasuredNorms
 from splitmix.core.types import Calibrate, Job, Score, Weights
 
 Arrays = dict[str, NDArray[Any]]
@@ -21,7 +21,7 @@ class KnownStatistics:
     """The norm statistics of clients under the last model that they were asked about."""
 
     model: bytes = b""
-    found: dict[int, Measured] = field(default_factory=dict)
+    found: dict[int, MeasuredNorms] = field(default_factory=dict)
 
     def meet(self, weights: Weights, jobs: Sequence[Job]) -> None:
         """Forget what was measured under another model, if jobs ask for statistics of this one."""
@@ -34,7 +34,7 @@ class KnownStatistics:
         if model.digest() != self.model:
             self.model, self.found = model.digest(), {}
 
-    def of(self, job: Job) -> Measured:
+    def of(self, job: Job) -> MeasuredNorms:
         """What the job's client measured, and is to add to."""
         if not measures(job) or (job.client not in self.found and len(self.found) >= MOST):
             return {}

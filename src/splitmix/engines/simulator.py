@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from splitmix.core.batches import UNTIMED, ClientData, Clock
-from splitmix.core.client import Measured, OwnNorms, all_parts, execute
+from splitmix.core.client import MeasuredNorms, OwnNorms, all_parts, execute
 from splitmix.core.net import Net
 from splitmix.core.objective import Objective
 from splitmix.core.parts import cut
@@ -95,7 +95,7 @@ class Simulator:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _work(self, weights: Weights, job: Job, own: OwnNorms, measured: Measured) -> Any:
+    def _work(self, weights: Weights, job: Job, own: OwnNorms, measured: MeasuredNorms) -> Any:
         """Download, work, upload: what happens for one job, in this process or in a worker."""
         if self.stopwatch is None:
             return self._done(weights, job, own, UNTIMED, measured)
@@ -104,7 +104,7 @@ class Simulator:
         self.stopwatch.lap("other" if isinstance(job, Train) else "scoring")
         return answer
 
-    def _done(self, weights: Weights, job: Job, own: OwnNorms, clock: Clock, measured: Measured) -> Any:
+    def _done(self, weights: Weights, job: Job, own: OwnNorms, clock: Clock, measured: MeasuredNorms) -> Any:
         download = on_device(cut(self.net, self.layout, weights, all_parts(job)), self.device)
         answer = execute(job, self.net, download, self.clients.data(job.client), self.objective, own, clock, measured)
         return replace(answer, weights=on_device(answer.weights, "cpu")) if isinstance(answer, Update) else answer

@@ -21,9 +21,9 @@ from splitmix.runs.records import (
     AttendanceRow,
     MetricRow,
     Result,
+    config_text,
     domain_names,
     main_scores,
-    read_config,
     read_metrics,
     read_result,
 )
@@ -93,7 +93,7 @@ def _page(
         masking=None if masking is None else masking_table(masking),
         turnout=turnout(metrics),
         failures=failures(metrics),
-        config=read_config(folder),
+        config=config_text(folder),
     )
 
 

@@ -72,7 +72,7 @@ def finish(
     norms = tuple(sorted(norms, key=lambda norm: bool(found) and norm != best_of(found)))
     order = ordered(setup, engine, weights, norms[0])
     setup = replace(setup, method=setup.method.ordered(order))
-    setup = fitted(setup, engine, weights, norms[0]) if config.mix == "fitted" else setup
+    setup = with_fitted_mixes(setup, engine, weights, norms[0]) if config.mix == "fitted" else setup
     rows = [row for norm in norms for row in scores_with(setup, engine, weights, norm)]
     counted.end()
     scores = with_costs(setup, weights, rows)
@@ -256,7 +256,7 @@ def ordered(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> tup
     return order_bases(engine, weights, parts, clients, question, greedy=greedy, overall=setup.overall)
 
 
-def fitted(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> Setup:
+def with_fitted_mixes(setup: Setup, engine: RunEngine, weights: Weights, norm: str) -> Setup:
     """The set-up, in whose mixes bases count as often as validation images say, with these norm statistics."""
     used, question = served_with(setup, weights, norm, "val")
     times = fit_times(engine, used, setup.mixes(), list(setup.domains), question, overall=setup.overall)

@@ -40,7 +40,7 @@ def under_attack(given: Settings) -> bool:
     return name_of(given.get("objective", "plain")) not in ("plain", "masked")
 
 
-def paper(given: Settings) -> dict[str, object]:
+def released(given: Settings) -> dict[str, object]:
     """What the authors' released scripts use, by task and method; where these differ from the paper, the scripts count.
 
     Peers that they did not run get the settings of the nearest one they did.
@@ -74,7 +74,7 @@ def recommended(given: Settings) -> dict[str, object]:
     return {**made, "norm_rate": 30.0} if under_attack(given) else made
 
 
-RECIPES: dict[str, Callable[[Settings], dict[str, object]]] = {"paper": paper, "recommended": recommended}
+RECIPES: dict[str, Callable[[Settings], dict[str, object]]] = {"paper": released, "recommended": recommended}
 
 
 def _digits(name: str, given: Settings) -> dict[str, object]:

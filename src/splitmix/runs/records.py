@@ -79,7 +79,7 @@ def write_record(file: Path, record: Mapping[str, object], *, indent: int | None
     write_atomically(file, (json.dumps(record, indent=indent) + "\n").encode())
 
 
-def read_config(folder: Path) -> str:
+def config_text(folder: Path) -> str:
     """The text of `config.toml`, or nothing if it is not there."""
     text = _bytes(folder / "config.toml").decode(errors="replace")
     return "\n".join(printable(line) for line in text.splitlines())

@@ -156,10 +156,10 @@ def set_up(
     setting = Setting(atom, tuple(sorted(set(budgets.at(0)))), config.seed, config.rounds)
     method = find_method(config.method, setting)
     given = find_objective(config.objective)
-    own = build is not None or net_name(config, task) not in NETS
+    own = build is not None or needed_net(config, task) not in NETS
     if build is not None and config.kernels == "native":
         check_staged(build, "of your own")
-    build = build or make_build(config, net_name(config, task), task.classes, task.image)
+    build = build or make_build(config, needed_net(config, task), task.classes, task.image)
     build = with_needs(build.on(samples_of(task, 2)) if isinstance(build, Slim) else build, given.needs)
     check_norm(config.norm, method, given, setting.budgets)
     if any(trial.attack for trial in given.trials):
@@ -179,7 +179,7 @@ def usual_net(config: Config, task: TaskFacts) -> str:
     return config.net or task.net or USUAL.get((task.kind, len(task.image)), "")
 
 
-def net_name(config: Config, task: TaskFacts) -> str:
+def needed_net(config: Config, task: TaskFacts) -> str:
     name = usual_net(config, task)
     if not name:
         raise UserError(
