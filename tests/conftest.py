@@ -91,9 +91,9 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def own(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder of stripes."""
-    from helpers.tiny_task import stripes_folder
+    from helpers.small_task import small_folder
 
-    return str(stripes_folder(tmp_path_factory.mktemp("data") / "own"))
+    return str(small_folder(tmp_path_factory.mktemp("data") / "own"))
 
 
 @pytest.fixture(scope="session")

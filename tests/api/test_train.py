@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import splitmix
-from helpers.tiny_task import SETTINGS, stripes, stripes_task
+from helpers.small_task import SETTINGS, small_task, striped_images
 from helpers.toys import Tiny, plain_build
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow  # whole runs
 def model():
     """Trained on one's own arrays and net."""
     settings = {key: value for key, value in SETTINGS.items() if key not in ("net", "clients")}
-    return splitmix.train(stripes_task(), plain_build, workers=1, progress=False, **{**settings, "rounds": 8})
+    return splitmix.train(small_task(), plain_build, workers=1, progress=False, **{**settings, "rounds": 8})
 
 
 def test_a_model_predicts_at_every_width(model):
-    x, y = stripes(40, seed=9)
+    x, y = striped_images(40, seed=9)
     assert model.widths == (Width(1, 4), Width(1, 2), Width(3, 4), Width(1))
     assert model(x, "1/4").shape == (40, 3)
     assert model.predict(x, 0.5).classes.dtype == np.int64
@@ -32,7 +32,7 @@ def test_a_model_predicts_at_every_width(model):
 
 
 def test_a_prediction_is_that_of_a_model_on_a_device(model):
-    x, _ = stripes(7, seed=9)
+    x, _ = striped_images(7, seed=9)
     found = model.predict(x, width="1/2")
     assert isinstance(found, Prediction)
     torch.testing.assert_close(torch.from_numpy(found.probabilities), model(x, "1/2").softmax(-1))
@@ -42,7 +42,7 @@ def test_a_prediction_is_that_of_a_model_on_a_device(model):
 
 
 def test_a_mix_is_the_mean_of_its_bases(model):
-    x, _ = stripes(5, seed=9)
+    x, _ = striped_images(5, seed=9)
     bases = [
         model.net.run(
             Width(1, 4), {n: v[[b]] for n, v in model.weights.items()}, torch.from_numpy(x).permute(0, 3, 1, 2) / 255
@@ -53,13 +53,13 @@ def test_a_mix_is_the_mean_of_its_bases(model):
 
 
 def test_a_single_image_gets_the_same_answer_as_in_a_batch(model):
-    x, _ = stripes(12, seed=9)
+    x, _ = striped_images(12, seed=9)
     alone = torch.cat([model(x[i : i + 1], "1/2") for i in range(12)])
     torch.testing.assert_close(alone, model(x, "1/2"))
 
 
 def test_bytes_whole_numbers_and_floats_are_the_same_image(model):
-    x, _ = stripes(6, seed=9)
+    x, _ = striped_images(6, seed=9)
     for same in (x.astype(int), x / 255, (x / 255).astype(np.float32), x.tolist()):
         torch.testing.assert_close(model(same), model(x))
 
@@ -82,7 +82,7 @@ def test_images_of_another_kind_are_one_sentence(model, images, words):
 @pytest.mark.parametrize("width", ["1/8", "3/8", 0.3, 2, 0, "wide", None])
 def test_a_width_that_cannot_be_mixed_is_one_sentence(model, width):
     with pytest.raises(UserError, match="width"):
-        model.predict(stripes(2)[0], width)
+        model.predict(striped_images(2)[0], width)
 
 
 def test_a_run_of_ones_own_arrays_says_what_it_was(model):
@@ -92,13 +92,13 @@ def test_a_run_of_ones_own_arrays_says_what_it_was(model):
 
 def test_ones_own_arrays_and_net_can_be_resumed(tmp_path):
     settings = {"out": tmp_path / "run", "progress": False, "workers": 1, "rounds": 1, "budgets": "1/2 1"}
-    first = splitmix.train(stripes_task(), Tiny, **settings)
-    again = splitmix.train(stripes_task(), Tiny, **settings, resume=True)
-    x, _ = stripes(9, seed=9)
+    first = splitmix.train(small_task(), Tiny, **settings)
+    again = splitmix.train(small_task(), Tiny, **settings, resume=True)
+    x, _ = striped_images(9, seed=9)
     assert again.result == first.result
     assert torch.equal(again(x, "1/2"), first(x, "1/2"))
     with pytest.raises(UserError, match="net = "):
-        splitmix.train(stripes_task(), plain_build, **settings, resume=True)
+        splitmix.train(small_task(), plain_build, **settings, resume=True)
 
 
 class Odd(torch.nn.Module):
@@ -181,12 +181,12 @@ def drawn(width):
             "cannot take the images of 'arrays', shape (6, 6, 1): not when served",
         ),
         ({"build": lambda width: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 4))}, "has 3 classes"),
-        ({"task": stripes_task(val_ratio=0.0)}, "has 2 validation images, by which the best round is chosen"),
+        ({"task": small_task(val_ratio=0.0)}, "has 2 validation images, by which the best round is chosen"),
         ({"budgets": "1/16"}, "below the atom 1/8"),
     ],
 )
 def test_a_mistake_in_a_call_is_one_sentence(changed, words):
-    given = {"task": stripes_task(), "build": plain_build, "progress": False, **changed}
+    given = {"task": small_task(), "build": plain_build, "progress": False, **changed}
     with pytest.raises(UserError, match=re.escape(words)) as caught:
         splitmix.train(given.pop("task"), given.pop("build"), **given)
     assert "\n" not in str(caught.value)

@@ -11,7 +11,7 @@ from torch import nn
 
 import splitmix
 from helpers.plain_nets import group_norm_net, resnet
-from helpers.tiny_task import SETTINGS, stripes, stripes_folder, stripes_task
+from helpers.small_task import SETTINGS, small_folder, small_task, striped_images
 from helpers.toys import Tiny, plain_build
 from splitmix.cli import main
 from splitmix.core.errors import UserError
@@ -72,8 +72,8 @@ def test_a_module_has_nothing_of_ours_in_its_bases(dialled):
 def test_every_method_gives_a_module(build, method):
     settings = {**SETTINGS, "rounds": 1, "method": method, "budgets": "1/4 1"}
     settings = {key: value for key, value in settings.items() if key not in ("net", "clients")}
-    model = splitmix.train(stripes_task(), build, workers=1, progress=False, **settings)
-    x, _ = stripes(6, seed=9)
+    model = splitmix.train(small_task(), build, workers=1, progress=False, **settings)
+    x, _ = striped_images(6, seed=9)
     module = model.module(model.widths[-1])
     images = torch.from_numpy(x).permute(0, 3, 1, 2) / 255
     torch.testing.assert_close(module(images), model(x, model.widths[-1]), rtol=1e-4, atol=1e-5)
@@ -119,12 +119,12 @@ def test_another_run_is_not_overwritten(dialled, own, tmp_path):
 
 def test_a_run_of_the_command_line_is_loaded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stripes_folder(tmp_path / "data")
+    small_folder(tmp_path / "data")
     words = ["task=data", "net=digit", "rounds=1", "atom=1/4", "budgets=1/4", "clients=2"]
     monkeypatch.setitem(NETS, "digit", Tiny)
     main(["train", *(word for key in words for word in ("-o", key)), "--out", "run", "--workers", "1"])
     model = splitmix.load("run")
-    assert model.predict(stripes(4)[0], "1/4").classes.shape == (4,)
+    assert model.predict(striped_images(4)[0], "1/4").classes.shape == (4,)
     assert model.folder == Path("run")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.made_runs import fake_run
-from helpers.tiny_task import SETTINGS, stripes_folder
+from helpers.small_task import SETTINGS, small_folder
 from splitmix.compare import compare as comparing
 from splitmix.compare import page
 from splitmix.compare.compare import compare, compared_runs, parse_contenders
@@ -32,7 +32,7 @@ def workshop(**more):
 def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "comparison_page", lambda entries, command: "")  # pictures take their time
     monkeypatch.setattr(comparing, "write_report", lambda folder: (folder / "report.html").write_text("a page"))
-    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
+    given = {**SETTINGS, "task": str(small_folder(tmp_path / "data")), "rounds": 2}
     told = []
     methods = parse_contenders(["splitmix", "heterofl"])
     compare(given, methods[:1], [1], tmp_path / "out", workshop())
@@ -56,7 +56,7 @@ def test_a_comparison_runs_each_method_once_with_each_seed_and_goes_on_where_it_
 
 
 def test_a_method_that_cannot_run_is_told_before_anything_is_trained(tmp_path):
-    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "budgets": "1/4 1/2"}
+    given = {**SETTINGS, "task": str(small_folder(tmp_path / "data")), "budgets": "1/4 1/2"}
     with pytest.raises(UserError, match="no client can train width 1"):
         compare(given, parse_contenders(["splitmix", "fedavg:width=1,mode=strict"]), [1], tmp_path / "out", workshop())
     assert Quiet.begun == 0

@@ -8,7 +8,7 @@ import torch
 
 from helpers.accounts import TINY, tiny
 from helpers.runs import LEVERS
-from helpers.tiny_task import SETTINGS, stripes_task
+from helpers.small_task import SETTINGS, small_task
 from helpers.toys import ATOM, FULL, HALF, Tiny, ToyClients
 from splitmix.compare.costs import (
     ClientCost,
@@ -188,7 +188,7 @@ def test_budgets_that_change_are_replayed_as_they_are_in_each_round():
 
 def test_the_account_of_a_run_follows_its_settings():
     setup = set_up(
-        make_config({**SETTINGS, "batch": 6, "epochs": 2, "norm": "tracked"}, own=["task"]), task=stripes_task()
+        make_config({**SETTINGS, "batch": 6, "epochs": 2, "norm": "tracked"}, own=["task"]), task=small_task()
     )
     account = account_of(setup)
     assert (account.batch, account.epochs, account.norm, account.image) == (6, 2, "tracked", setup.image)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.tiny_task import SETTINGS, stripes_folder
+from helpers.small_task import SETTINGS, small_folder
 from splitmix.compare.compare import compared_runs, parse_contender, parse_contenders, with_rates
 from splitmix.compare.suite import Workshop
 from splitmix.compare.tuning import (
@@ -171,7 +171,7 @@ def test_what_stops_a_trial_after_its_last_round_is_not_taken_for_its_end(tmp_pa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "save_state", interrupted)
-    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 1}
+    given = {**SETTINGS, "task": str(small_folder(tmp_path / "data")), "rounds": 1}
     with pytest.raises(KeyboardInterrupt):
         tune(given, RatesToTry(parse_contenders(["splitmix"]), rates=(0.1,)), tmp_path / "out", Workshop())
     assert not (tmp_path / "out" / "tuning.json").exists()
@@ -183,7 +183,7 @@ def test_a_search_keeps_a_record_goes_on_where_it_stopped_and_never_tests(tmp_pa
         raise AssertionError("a trial must not be tested")
 
     monkeypatch.setattr(run, "finish", never)
-    given = {**SETTINGS, "task": str(stripes_folder(tmp_path / "data")), "rounds": 2}
+    given = {**SETTINGS, "task": str(small_folder(tmp_path / "data")), "rounds": 2}
     told: list[str] = []
     workshop = Workshop(command="splitmix tune", say=told.append)
     grid = RatesToTry(parse_contenders(["splitmix", "heterofl"]), rates=(0.1, 0.001))

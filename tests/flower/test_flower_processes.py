@@ -20,7 +20,7 @@ from safetensors.torch import load
 pytest.importorskip("flwr", reason='Flower is not installed; pip install "splitmix[flower]"')
 
 from helpers.flower_gate import MARK, close_gate, open_gate, rounds_of
-from helpers.tiny_task import SETTINGS, stripes_folder
+from helpers.small_task import SETTINGS, small_folder
 from helpers.toys import to_bytes
 from splitmix.cli.flower import RemoteClients, train_remotely, up
 from splitmix.core.errors import UserError
@@ -53,7 +53,7 @@ KILLED = {
 def place(tmp_path_factory):
     """A folder with images, where all processes are started, so that they find the tests' nets; none outlives it."""
     path = tmp_path_factory.mktemp("place")
-    stripes_folder(path / "own")
+    small_folder(path / "own")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         patch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)

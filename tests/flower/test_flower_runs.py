@@ -17,7 +17,7 @@ from helpers.flower_grid import LocalGrid
 from helpers.flower_nodes import toy_fleet, toy_member
 from helpers.picture_folders import write_tree
 from helpers.runs import LEVERS
-from helpers.tiny_task import SETTINGS, stripes
+from helpers.small_task import SETTINGS, striped_images
 from splitmix.core.errors import UserError
 from splitmix.core.width import Width
 from splitmix.flower.fleet import Fleet
@@ -110,17 +110,17 @@ def test_a_run_resumes_with_other_nodes_and_remembers_who_is_away(own, tmp_path)
 def test_nodes_bring_images_of_their_own(tmp_path):
     nodes = {}
     for client in range(2):
-        x, y = stripes(40 + 10 * client, seed=client)
+        x, y = striped_images(40 + 10 * client, seed=client)
         (tmp_path / f"site{client}").mkdir()
         np.savez(tmp_path / f"site{client}" / "images.npz", x=x, y=y)
         nodes[client] = {"partition-id": client, "data": str(tmp_path / f"site{client}"), "budget": "1/2"}
-    nodes[2] = {"partition-id": 2, "loader": "helpers.tiny_task:stripes", "budget": "1"}
+    nodes[2] = {"partition-id": 2, "loader": "helpers.small_task:striped_images", "budget": "1"}
     config = make_config({**SETTINGS, "task": "nodes", "clients": 3, "rounds": 1, "order": "natural"})
     grid = LocalGrid(app, nodes)
     run_on_grid(grid, Order(config, tmp_path / "run", wait=600))
     clients = read_result(tmp_path / "run")["clients"]
     told = [(row["domain"], row["train"] + row["val"] + row["test"]) for row in clients]
-    assert told == [("images", 40), ("images", 50), ("stripes", 60)]
+    assert told == [("images", 40), ("images", 50), ("striped_images", 60)]
     for _, content in grid.sent:  # the server knows shapes and counts, and sends what it knows
         assert set(content.config_records) == {"about"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.tiny_task import SETTINGS, stripes, stripes_folder
+from helpers.small_task import SETTINGS, small_folder, striped_images
 from splitmix.cli import main
 
 OPTIONS = [word for key, value in SETTINGS.items() for word in ("-o", f"{key}={value}")]
@@ -18,14 +18,14 @@ TRAIN = ("train", "own", *OPTIONS)
 
 def furnish(path):
     """A folder with good and bad data, configs and runs."""
-    x, y = stripes(60, 2)
-    stripes_folder(path / "own")
-    stripes_folder(path / "nan", x=np.where(x == x.max(), np.nan, x / 255))
-    stripes_folder(path / "negative", y=y - 1)
-    stripes_folder(path / "far", y=np.where(np.arange(60) == 7, 10**9, y))
-    stripes_folder(path / "mixed", x=np.zeros((60, 7, 6, 1), np.uint8))
-    stripes_folder(path / "objects", x=np.array([None] * 60))
-    stripes_folder(path / "half")
+    x, y = striped_images(60, 2)
+    small_folder(path / "own")
+    small_folder(path / "nan", x=np.where(x == x.max(), np.nan, x / 255))
+    small_folder(path / "negative", y=y - 1)
+    small_folder(path / "far", y=np.where(np.arange(60) == 7, 10**9, y))
+    small_folder(path / "mixed", x=np.zeros((60, 7, 6, 1), np.uint8))
+    small_folder(path / "objects", x=np.array([None] * 60))
+    small_folder(path / "half")
     os.truncate(path / "half" / "south.npz", 700)
     (path / "empty").mkdir()
     (path / "file").write_text("")

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from helpers.tiny_task import SETTINGS
+from helpers.small_task import SETTINGS
 from splitmix.runs.config import make_config
 from splitmix.runs.progress import Watcher
 from splitmix.runs.records import read_result

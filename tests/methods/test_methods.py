@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load, save
 
 from helpers.runs import LEVERS
-from helpers.tiny_task import SETTINGS, stripes_task
+from helpers.small_task import SETTINGS, small_task
 from helpers.toys import ATOM, FULL, HALF, Tiny, ToyClients, to_bytes, toy_simulator
 from splitmix.core.client import all_parts, execute
 from splitmix.core.errors import UserError
@@ -155,7 +155,7 @@ def test_two_workers_give_the_same_bytes_as_one(method):
 def test_it_learns_a_task_from_end_to_end(name):
     """Chance is 1/3. The narrowest nets of a method may know less than its widest."""
     settings = {**SETTINGS, "method": name, "rounds": 10, "eval_every": 10, "order": "natural"}
-    setup = set_up(make_config(settings, own=["task"]), task=stripes_task(rows=120))
+    setup = set_up(make_config(settings, own=["task"]), task=small_task(rows=120))
     engine, losses = setup.engine(1), []
     watch = Watcher()
     watch.round = lambda row: losses.append(row["loss"])
@@ -177,6 +177,7 @@ def test_it_learns_a_task_from_end_to_end(name):
         ({"name": "fjord", "temperature": 0}, "temperature 0 of fjord's distillation is not positive; try 1"),
         ({"name": "splitmix", "draws": "anchord"}, "unknown draws of splitmix 'anchord'; did you mean 'anchored'?"),
         ({"name": "splitmix", "draws": []}, "unknown draws of splitmix '[]'"),
+        ({"name": "splitmix", "lone": 2}, "lone 2 is no share in [0, 1]; how often"),
         ({"name": "splitmix", "mutual": -1}, "mutual -1 is no weight of distillation; give 0 for none, or try 0.2"),
         ({"name": "splitmix", "mutual": "much"}, "mutual 'much' is no weight of distillation"),
         ({"name": "splitmix", "mutual": True}, "mutual True is no weight of distillation"),
@@ -207,7 +208,7 @@ def test_a_client_below_the_narrowest_width_is_named(name):
 def test_norms_that_stay_on_the_clients_are_refused_where_bases_start_from_one():
     config = make_config({**SETTINGS, "method": LEVERS, "norm": "local"}, own=["task"])
     with pytest.raises(UserError, match=r"^with norm 'local' the norms of base 0 stay on the clients, [^;]*; choose"):
-        set_up(config, task=stripes_task())
+        set_up(config, task=small_task())
 
 
 def test_norms_that_stay_on_the_clients_are_refused_where_widths_are_nested():

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from helpers.runs import run
-from helpers.tiny_task import SETTINGS
+from helpers.small_task import SETTINGS
 from helpers.toys import (
     ATOM,
     FULL,

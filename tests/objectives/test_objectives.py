@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from helpers.tiny_task import SETTINGS, stripes_task
+from helpers.small_task import SETTINGS, small_task
 from helpers.toys import Tiny, plain_build
 from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import UserError
@@ -19,7 +19,7 @@ from splitmix.runs.setup import set_up
 
 def setup_of(build=None, **changed):
     config = make_config({**SETTINGS, "task": "stripes", **changed}, own=["task"])
-    return set_up(config, task=stripes_task(), build=build)
+    return set_up(config, task=small_task(), build=build)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from helpers.commands import TRAIN
 from helpers.runs import run
-from helpers.tiny_task import stripes_task
+from helpers.small_task import small_task
 from helpers.toys import METHOD, Tiny
 from splitmix.cli import main
 from splitmix.core.errors import UserError
@@ -25,7 +25,7 @@ class Setup:
     """As much of a set-up as progress looks at."""
 
     config = Config(rounds=4)
-    task = stripes_task(name="[red]stripes")
+    task = small_task(name="[red]stripes")
 
     method = METHOD
     net = Net(Tiny)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.runs import VARIANTS, run, told
-from helpers.tiny_task import SETTINGS
+from helpers.small_task import SETTINGS
 from splitmix.core.errors import UserError
 from splitmix.core.score import score
 from splitmix.core.width import Width

@@ -20,21 +20,21 @@ SETTINGS = {
 }
 
 
-def stripes(rows: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def striped_images(rows: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 6, 6, 1) of bytes, and which of three stripes is bright."""
     made = toy_split(rows, seed)
     return made.images.numpy(), made.labels.numpy()
 
 
-def stripes_task(rows: int = 60, **settings) -> Task:
-    domains = {"north": stripes(rows, 1), "south": stripes(rows, 2)}
+def small_task(rows: int = 60, **settings) -> Task:
+    domains = {"north": striped_images(rows, 1), "south": striped_images(rows, 2)}
     return task_from_arrays(domains, **{"clients": 4, "val_ratio": 0.25, **settings})
 
 
-def stripes_folder(path: Path, rows: int = 60, **arrays) -> Path:
+def small_folder(path: Path, rows: int = 60, **arrays) -> Path:
     """A folder with two domains; `arrays` replace those of the second."""
     path.mkdir(parents=True)
     for seed, name in ((1, "north"), (2, "south")):
-        x, y = stripes(rows, seed)
+        x, y = striped_images(rows, seed)
         np.savez(path / f"{name}.npz", **({"x": x, "y": y} | (arrays if name == "south" else {})))
     return path
