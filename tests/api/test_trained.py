@@ -117,6 +117,16 @@ def test_another_run_is_not_overwritten(dialled, own, tmp_path):
         dialled.save(tmp_path / "run")
 
 
+def test_neither_a_run_nor_a_bundle_goes_among_other_files(own, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(UserError, match="is no empty folder; save to another"):
+            own.save(place)
+        with pytest.raises(UserError, match=r"is not empty|is a file; give the bundle a folder of its own"):
+            own.bundle(place)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_a_run_of_the_command_line_is_loaded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small_folder(tmp_path / "data")

@@ -269,7 +269,7 @@ def test_tokens_and_signals_train_and_predict_with_a_net_of_ones_own(x, build, k
         model.predict(x[..., :5])
     assert model.predict(x[:0]).probabilities.shape == (0, 2)
     if kind == "tokens":
-        with pytest.raises(UserError, match="the net cannot take these tokens"):
+        with pytest.raises(UserError, match="a token among these is none that the net knows"):
             model.predict(x[:3] + 99)
 
 

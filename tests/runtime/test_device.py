@@ -211,10 +211,12 @@ def test_a_bundle_of_tokens_looks_them_up(tmp_path):
         def forward(self, x):
             return self.head(self.words(x).mean(1))
 
-    model = Model.load(own_bundle(tmp_path / "b", Reader, (6,), kind="tokens").path)
+    bundle = own_bundle(tmp_path / "b", Reader, (6,), kind="tokens")
+    assert repr(bundle).endswith("/b': 2 bases of mine:net)")
+    model = Model.load(bundle.path)
     x = torch.randint(0, 11, (5, 6), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model.logits_by_base(x), reference(Reader, x, 0.0), rtol=0, atol=1e-5)
-    with pytest.raises(UserError, match="cannot run the net on these samples"):
+    with pytest.raises(UserError, match="a token among these is none that the net knows"):
         model.predict(np.full((1, 6), 11))
     with pytest.raises(UserError, match="tokens run from -1 to 0; give whole numbers from 0"):
         model(np.array([[-1] + [0] * 5]))  # which an index would take for the last of the vocabulary

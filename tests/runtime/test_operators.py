@@ -120,7 +120,7 @@ def built(kind, steps):
 
 def assert_same(path, build, kind, x):
     """What a device says is what PyTorch does."""
-    bundle = own_bundle(path, build, SHAPES[kind], kind=kind)
+    bundle = own_bundle(path, build, tuple(x.shape[1:]), kind=kind)
     net = Net(build)
     net.axes = x.dim() - 1
     with torch.no_grad():
@@ -134,6 +134,13 @@ def test_a_device_computes_it_as_pytorch_does(tmp_path, name):
     kind, steps = STEPS[name]
     x = torch.rand(5, *SHAPES[kind], generator=torch.Generator().manual_seed(1))
     assert_same(tmp_path / "b", built(kind, steps), kind, x)
+
+
+def test_a_volume_goes_to_a_device_too(tmp_path):
+    torch.manual_seed(0)
+    pools = (nn.MaxPool3d(2), nn.AvgPool3d(2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten())
+    net = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4), *pools, nn.Linear(4, 3))
+    assert_same(tmp_path / "b", lambda width: net, "signal", torch.rand(5, 2, 8, 6, 4, generator=torch.Generator()))
 
 
 def test_tokens_that_are_none_are_left_out(tmp_path):

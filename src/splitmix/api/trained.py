@@ -28,7 +28,7 @@ from splitmix.runs.finish import Outcome, finished_setup, store_outcome
 from splitmix.runs.folder import RunFolder
 from splitmix.runs.records import MetricRow, Result, main_scores, read_result
 from splitmix.runs.setup import Setup
-from splitmix.runtime.images import checked_inputs, to_net
+from splitmix.runtime.images import UNKNOWN_TOKEN, checked_inputs, to_net
 from splitmix.runtime.model import Model, Prediction, WidthLike
 
 
@@ -77,10 +77,8 @@ class Trained:
         try:
             with torch.inference_mode():
                 return mean_logits(part_logits(self.net, download, [mix], images, dial), mix)
-        except IndexError as error:  # an embedding has no such row
-            raise UserError(
-                f"the net cannot take these {task.kind} ({error}); give whole numbers that it knows"
-            ) from None
+        except IndexError:  # an embedding has no such row
+            raise UserError(UNKNOWN_TOKEN) from None
 
     def predict(self, x: ArrayLike | Tensor, width: WidthLike = 1, robust: float = 0.0) -> Prediction:
         """Classes and probabilities of images given as in training, as `Model.predict` gives them."""
@@ -112,6 +110,10 @@ class Trained:
             if not folder.finished() or not self._is_in(folder.path):
                 raise UserError(f"'{path}' already holds another run; save to another folder")
             return folder.path
+        if folder.path.exists() and not (
+            folder.path.is_dir() and all(p.name.startswith(".") for p in folder.path.iterdir())
+        ):
+            raise UserError(f"'{path}' is no empty folder; save to another")
         with folder.locked():
             folder.write("config.toml", to_toml(self.setup.config))
             folder.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.metrics))

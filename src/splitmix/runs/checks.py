@@ -153,7 +153,9 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
             most = max(int(np.asarray(part.images).max()) for part in (task.train, task.test))
             told += f", whole numbers up to {most}, for which an embedding needs {most + 1} rows"
         what = "images" if task.kind == "image" else "samples"
-        raise UserError(f"the net cannot take the {what} of '{task.name}', {told}: {_reason(error)}") from None
+        first = len(shape) == 3 and shape[0] in (1, 3) and shape[2] not in (1, 3)
+        hint = "; channels stand last in the data, and first in what the net is given" if first else ""
+        raise UserError(f"the net cannot take the {what} of '{task.name}', {told}: {_reason(error)}{hint}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
         given = tuple(logits.shape[1:])
         raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")

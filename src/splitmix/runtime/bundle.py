@@ -109,12 +109,15 @@ def file_name(base: int) -> str:
     return f"base-{base}.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bundle:
     """A bundle on disk; its manifest has been checked, its bases are checked when they are read."""
 
     path: Path
     manifest: Manifest
+
+    def __repr__(self) -> str:
+        return f"Bundle({str(self.path)!r}: {len(self.manifest.bases)} bases of {self.manifest.net.name})"
 
     @classmethod
     def open(cls, path: str | Path) -> "Bundle":
@@ -158,6 +161,8 @@ def base_bytes(entries: Mapping[str, NDArray[Any]], norms: set[str], storage: st
 
 def write_bundle(path: Path, manifest: Manifest, files: Sequence[bytes]) -> Bundle:
     """Write the files of the bases and a card, then the manifest that makes them a bundle."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"'{path}' is a file; give the bundle a folder of its own")
     if path.exists() and any(path.iterdir()):
         raise UserError(f"'{path}' is not empty; choose another --out, or remove it first")
     for base, data in enumerate(files):

@@ -17,6 +17,7 @@ from splitmix.core.inputs.pictures import PICTURE_SUFFIXES, Pixels, read_picture
 if TYPE_CHECKING:
     from torch import Tensor
 
+UNKNOWN_TOKEN = "a token among these is none that the net knows; give those that it was trained on"
 BATCH = 128  # images that run together: more would only take more memory
 
 

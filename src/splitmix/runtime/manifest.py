@@ -125,7 +125,7 @@ class Manifest(ManifestRecord):
     net: NetRecord
     atom: WidthText
     sample: Kind = "image"
-    image: Annotated[list[Annotated[int, Field(ge=1, le=1 << 20)]], Field(min_length=1, max_length=3)]
+    image: Annotated[list[Annotated[int, Field(ge=1, le=1 << 20)]], Field(min_length=1, max_length=4)]
     pixels: Text = PIXELS["image"]
     classes: Annotated[list[Name], Field(max_length=10_000)]
     norm: NormKind

@@ -15,7 +15,7 @@ from splitmix.core.errors import UserError
 from splitmix.runtime.calibration import Calibration, mean_moments, variances
 from splitmix.runtime.graph.onnx_bytes import LOGITS, NORMS, onnx_bytes
 from splitmix.runtime.graph.record import MOST_NUMBERS, SAMPLE, Graph
-from splitmix.runtime.images import BATCH
+from splitmix.runtime.images import BATCH, UNKNOWN_TOKEN
 from splitmix.runtime.norms import Array, Arrays, Folded, fold
 from splitmix.runtime.strict import readable
 
@@ -148,6 +148,8 @@ def open_session(data: bytes) -> Session:
 def run_session(session: Session, names: list[str], given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     try:
         found: list[NDArray[Any]] = session.run(names, given)
-    except Exception as error:  # such as a token that the net does not know
+    except Exception as error:  # it has a dozen kinds of its own
+        if "element out of data bounds" in str(error):
+            raise UserError(UNKNOWN_TOKEN) from None
         raise UserError(f"ONNX Runtime cannot run the net on these samples ({readable(error)})") from None
     return found

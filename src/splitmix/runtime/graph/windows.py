@@ -42,7 +42,7 @@ def _conv(
     to.call(to.step(op, given, kernel_shape=kernel, group=groups, **windows), out)
 
 
-@_writes("max_pool2d_with_indices", "max_pool2d", "mkldnn_max_pool2d")
+@_writes("max_pool2d_with_indices", "max_pool2d", "mkldnn_max_pool2d", "max_pool3d_with_indices", "max_pool3d")
 def _max_pool(
     to: Any, out: Any, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> None:
@@ -67,7 +67,7 @@ def _adaptive_max_pool(to: Any, out: Any, x: Tensor, size: Sequence[int]) -> Non
     to.call(made, out[0])
 
 
-@_writes("avg_pool2d", "avg_pool1d")
+@_writes("avg_pool2d", "avg_pool1d", "avg_pool3d")
 def _average_pool(
     to: Any, out: Tensor, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
