@@ -24,7 +24,7 @@ def main() -> None:
     title = "One model, both dials: each width from accurate (dial 0) to robust (dial 1)"
     one = attack_tradeoff(widths, joint[0]["attack"], title, "mean over seeds; a point for each dial")
     title = "One model with a dial beside a separate model for each trade"
-    kinds = {name: averaged(only, kind=kind) for kind, name in NAMES.items()}
+    kinds = {name: averaged(only, kind=kind) for kind, name in NAMES.items() if where(only, kind=kind)}
     many = attack_tradeoff(kinds, only[0]["attack"], title, "mean over seeds; a point for each weight or dial")
     for name, picture in {"joint": one, "only": many}.items():
         save(picture, RESULTS / f"robustness-{name}.png")

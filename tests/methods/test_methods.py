@@ -177,7 +177,6 @@ def test_it_learns_a_task_from_end_to_end(name):
         ({"name": "fjord", "temperature": 0}, "temperature 0 of fjord's distillation is not positive; try 1"),
         ({"name": "splitmix", "draws": "anchord"}, "unknown draws of splitmix 'anchord'; did you mean 'anchored'?"),
         ({"name": "splitmix", "draws": []}, "unknown draws of splitmix '[]'"),
-        ({"name": "splitmix", "lone": 2}, "lone 2 is no share in [0, 1]; how often"),
         ({"name": "splitmix", "mutual": -1}, "mutual -1 is no weight of distillation; give 0 for none, or try 0.2"),
         ({"name": "splitmix", "mutual": "much"}, "mutual 'much' is no weight of distillation"),
         ({"name": "splitmix", "mutual": True}, "mutual True is no weight of distillation"),

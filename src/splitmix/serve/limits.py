@@ -6,6 +6,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from splitmix.core.errors import UserError, shown
 
+LINGER = 16_000_000  # bytes that are still taken, and forgotten, of a request that has been refused
 STOPPING = "the server is being stopped; try again in a moment"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -187,7 +189,7 @@ async def read_body(scope: Scope, receive: Receive, most: int) -> bytes | None:
 async def refuse(send: Send, status: int, sentence: str, receive: Receive | None = None, *, retry: int = 0) -> None:
     """Answer with one sentence and hang up.
 
-    Whoever is still sending would lose the answer if we hung up at once: with `receive`, listen for a second more.
+    Whoever is still sending would lose the answer if we hung up at once: with `receive`, listen a little longer.
     """
     body = json.dumps({"error": sentence}).encode()
     headers = [
@@ -200,13 +202,16 @@ async def refuse(send: Send, status: int, sentence: str, receive: Receive | None
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": receive is not None})
     if receive is not None:
-        try:
-            async with asyncio.timeout(1.0):
-                while (await receive()).get("more_body", False):
-                    pass
-        except TimeoutError:
-            pass
+        await _listen(receive, seconds=1.0, most=LINGER)
         await send({"type": "http.response.body"})
+
+
+async def _listen(receive: Receive, *, seconds: float, most: int) -> None:
+    """Take what still comes and forget it, until it ends, or too long or too much of it has come."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while most > 0 and (message := await receive()).get("more_body", False):
+                most -= len(message.get("body", b""))
 
 
 def _with_headers(send: Send) -> Send:
