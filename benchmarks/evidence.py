@@ -239,9 +239,10 @@ def turned(rows: Iterable[Row], width: str, what: str) -> str:
 
 
 def beside(some: Iterable[Row], others: Iterable[Row], what: str) -> str:
-    """How far one model is from another, by client and seed, in two grids of the same images."""
+    """How far one model is from another, by client and those seeds that both have, in two grids of the same images."""
     one, other = ({row["seed"]: row[f"{what}_clients"] for row in rows} for rows in (some, others))
-    return difference_text(paired_bootstrap(one, other))
+    seeds = sorted(one.keys() & other.keys())
+    return difference_text(paired_bootstrap(*({seed: found[seed] for seed in seeds} for found in (one, other))))
 
 
 def lead(one: Sequence[float], other: Sequence[float]) -> float:
