@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evidence import Row, read_rows, rows_of, where
-from study import StudyRun, carry_out
+from study import StudyRun, carry_out, keep_grid
 
 from splitmix.attacks import find_attack
 from splitmix.compare.suite import Setups, Workshop, run_once
 from splitmix.core.width import parse_width
 from splitmix.runs.config import Config, make_config
-from splitmix.runs.measure.evaluate import open_run
-from splitmix.runs.measure.grid import Sweep, measure_grid
-from splitmix.runs.records import write_record
+from splitmix.runs.measure.evaluate import FinishedRun
+from splitmix.runs.measure.grid import Sweep
 
 PAGE = "robustness"
 WIDTHS = [parse_width(width) for width in ("1/8", "1/4", "1/2", "1")]
@@ -63,12 +62,8 @@ class DialRun(StudyRun):
 
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         run_once(setups.of(self.config), self.folder, workshop)
-        if not (self.folder / "grid.json").exists() and self.label != "no attacks":
-            run = open_run(self.folder, fixed=True, root=workshop.root)
-            widths = [width for width in WIDTHS if width in run.setup.mixes()]
-            dials = (0.0, 0.5, 1.0) if run.setup.dial else ()
-            sweep = Sweep(widths, dials, find_attack(ATTACK), IMAGES, seed=1)
-            write_record(self.folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
+        if self.label != "no attacks":
+            keep_grid(self.folder, workshop, all_dials)
 
 
 @dataclass(frozen=True)
@@ -80,11 +75,19 @@ class EnsembleRun(DialRun):
         return self.label in {row["part"] for row in where(read_rows(PAGE), config=self.config.digest())}
 
     def perform(self, setups: Setups, workshop: Workshop) -> None:
-        run = open_run(self.folder, fixed=True, root=workshop.root)
-        first = {domain: client for client, domain in reversed(run.setup.domains.items())}
-        dials = (0.0, 1.0) if run.setup.dial else ()
-        sweep = Sweep(WIDTHS[:1], dials, find_attack(ENSEMBLE), MORE, seed=1, clients=tuple(first.values()))
-        write_record(self.folder / "grid-ensemble.json", measure_grid(run, sweep, workers=workshop.workers))
+        keep_grid(self.folder, workshop, both_ends, "grid-ensemble.json")
+
+
+def all_dials(run: FinishedRun) -> Sweep:
+    widths = [width for width in WIDTHS if width in run.setup.mixes()]
+    return Sweep(widths, (0.0, 0.5, 1.0) if run.setup.dial else (), find_attack(ATTACK), IMAGES, seed=1)
+
+
+def both_ends(run: FinishedRun) -> Sweep:
+    """At the narrowest width, of one client in each domain."""
+    first = {domain: client for client, domain in reversed(run.setup.domains.items())}
+    dials = (0.0, 1.0) if run.setup.dial else ()
+    return Sweep(WIDTHS[:1], dials, find_attack(ENSEMBLE), MORE, seed=1, clients=tuple(first.values()))
 
 
 def planned(out: Path) -> list[DialRun]:

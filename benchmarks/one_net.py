@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evidence import Row, rows_of
-from study import StudyRun, carry_out
+from study import StudyRun, carry_out, keep_grid
 
 from splitmix.attacks import find_attack
 from splitmix.compare.suite import Setups, Workshop, run_once
 from splitmix.runs.config import Config, make_config
-from splitmix.runs.measure.evaluate import open_run
-from splitmix.runs.measure.grid import Sweep, measure_grid
-from splitmix.runs.records import write_record
+from splitmix.runs.measure.evaluate import FinishedRun
+from splitmix.runs.measure.grid import Sweep
 
 COMMON: dict[str, object] = {
     "recipe": "recommended",
@@ -52,10 +51,11 @@ class OneRun(StudyRun):
 
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         run_once(setups.of(self.config), self.folder, workshop)
-        if not (self.folder / "grid.json").exists():
-            run = open_run(self.folder, fixed=True, root=workshop.root)
-            sweep = Sweep((), DIALS if run.setup.dial else (), find_attack(ATTACK), IMAGES, seed=1)
-            write_record(self.folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
+        keep_grid(self.folder, workshop, all_dials)
+
+
+def all_dials(run: FinishedRun) -> Sweep:
+    return Sweep((), DIALS if run.setup.dial else (), find_attack(ATTACK), IMAGES, seed=1)
 
 
 def planned(out: Path) -> list[OneRun]:

@@ -9,6 +9,9 @@ from typing import ClassVar, TypeVar
 from evidence import Row, read_rows, write_page, write_rows
 
 from splitmix.compare.suite import Suite, SuiteRun, Workshop
+from splitmix.runs.measure.evaluate import FinishedRun, open_run
+from splitmix.runs.measure.grid import Sweep, measure_grid
+from splitmix.runs.records import write_record
 
 
 class StudyRun(SuiteRun):
@@ -19,6 +22,13 @@ class StudyRun(SuiteRun):
     @property
     def done(self) -> bool:
         return self.config.digest() in {row["config"] for row in read_rows(self.study)}
+
+
+def keep_grid(folder: Path, workshop: Workshop, sweep: Callable[[FinishedRun], Sweep], name: str = "grid.json") -> None:
+    """Measure a finished run as its sweep says, unless that was done before."""
+    if not (folder / name).exists():
+        run = open_run(folder, fixed=True, root=workshop.root)
+        write_record(folder / name, measure_grid(run, sweep(run), workers=workshop.workers))
 
 
 R = TypeVar("R", bound=StudyRun)

@@ -22,7 +22,7 @@ from time import process_time
 import torch
 from adversarial import BATCH, our_step
 from evidence import Row, in_turns, publish, read_rows, rows_of
-from study import StudyRun, carry_out
+from study import StudyRun, carry_out, keep_grid
 from timing import middle
 from torch import Tensor
 
@@ -35,9 +35,7 @@ from splitmix.nets.stages import Stages
 from splitmix.objectives import OBJECTIVES, find_objective
 from splitmix.objectives.adversarial import Adversarial
 from splitmix.runs.config import Config, make_config
-from splitmix.runs.measure.evaluate import open_run
-from splitmix.runs.measure.grid import Sweep, measure_grid
-from splitmix.runs.records import write_record
+from splitmix.runs.measure.grid import Sweep
 
 PAGE = "training_attack"
 COMMON: dict[str, object] = {
@@ -120,10 +118,7 @@ class AttackRun(StudyRun):
 
     def perform(self, setups: Setups, workshop: Workshop) -> None:
         run_once(setups.of(self.config), self.folder, workshop)
-        if not (self.folder / "grid.json").exists():
-            run = open_run(self.folder, fixed=True, root=workshop.root)
-            sweep = Sweep((), (0.0, 1.0), find_attack(ATTACK), IMAGES, seed=1)
-            write_record(self.folder / "grid.json", measure_grid(run, sweep, workers=workshop.workers))
+        keep_grid(self.folder, workshop, lambda _: Sweep((), (0.0, 1.0), find_attack(ATTACK), IMAGES, seed=1))
 
 
 def planned(out: Path) -> list[AttackRun]:

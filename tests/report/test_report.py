@@ -15,7 +15,7 @@ from splitmix.core.files import write_atomically
 from splitmix.report import figures, run_page
 from splitmix.report.drawing import save
 from splitmix.report.run_page import run_headline, write_report
-from splitmix.runs.records import config_text, read_metrics, read_result
+from splitmix.runs.records import config_text, domain_names, read_metrics, read_result
 
 pytestmark = pytest.mark.slow  # draws every picture
 EVIL = "<script>alert(1)</script>"
@@ -170,8 +170,9 @@ def test_the_page_tells_who_took_part_and_who_did_not(run, monkeypatch):
 
 def pictures(result, rows):
     yield figures.convergence(rows, best_round=3)
-    for draw in (figures.by_domain, figures.tradeoff, figures.budgets, figures.per_client):
-        yield draw(result)
+    yield from (draw(result) for draw in (figures.by_domain, figures.tradeoff))
+    yield figures.budgets(result["clients"], domain_names(result))
+    yield figures.per_client(result)
 
 
 def test_each_picture_says_a_fact_from_the_numbers(run):
@@ -187,12 +188,13 @@ def test_each_picture_says_a_fact_from_the_numbers(run):
     assert titles[3] in " ".join(ET.fromstring(drawn[3].svg()).itertext())  # whole, and its text stays text
 
 
-def test_a_picture_can_be_saved_as_png_or_svg(run, tmp_path):
-    picture = figures.budgets(read_result(run))
-    for name, head in (("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml")):
+def test_a_picture_can_be_saved_as_png_svg_or_pdf(run, tmp_path):
+    result = read_result(run)
+    picture = figures.budgets(result["clients"], domain_names(result))
+    for name, head in (("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml"), ("c.pdf", b"%PDF")):
         save(picture, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(head)
-    with pytest.raises(UserError, match=r"\.png or \.svg"):
+    with pytest.raises(UserError, match=r"\.png, \.svg or \.pdf"):
         save(picture, tmp_path / "a.gif")
 
 

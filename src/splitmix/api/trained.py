@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from time import perf_counter
 
@@ -10,7 +11,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from splitmix.api.modules import plain_module
-from splitmix.api.show import dial_picture, width_html
 from splitmix.core.client import mean_logits, part_logits
 from splitmix.core.errors import UserError
 from splitmix.core.method import Method
@@ -18,18 +18,25 @@ from splitmix.core.net import Net
 from splitmix.core.parts import covering, cut
 from splitmix.core.types import Part, Weights
 from splitmix.core.width import Width, parse_dial, parse_width
+from splitmix.engines.simulator import default_workers
 from splitmix.report.drawing import Picture
 from splitmix.report.figures import tradeoff
-from splitmix.report.run_page import write_report
-from splitmix.report.tables import percent
+from splitmix.report.grid_page import by_dial
+from splitmix.report.pages import render
+from splitmix.report.run_page import run_headline, write_report
+from splitmix.report.tables import percent, width_table
 from splitmix.runs.bundling import Packing, bundle_outcome
 from splitmix.runs.config import to_toml
-from splitmix.runs.finish import Outcome, finished_setup, store_outcome
+from splitmix.runs.finish import Outcome, finished_setup, served_with, store_outcome
 from splitmix.runs.folder import RunFolder
+from splitmix.runs.measure.evaluate import FinishedRun, scored_norm
+from splitmix.runs.measure.grid import Sweep, measure_grid
 from splitmix.runs.records import MetricRow, Result, main_scores, read_result
 from splitmix.runs.setup import Setup
 from splitmix.runtime.images import UNKNOWN_TOKEN, checked_inputs, to_net
 from splitmix.runtime.model import Model, Prediction, WidthLike
+
+DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that a picture shows
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,7 +142,11 @@ class Trained:
         if what != "dial":
             raise UserError(f"'{what}' cannot be drawn; choose widths or dial")
         self._dial(1.0)
-        return dial_picture(finished_setup(self.setup, self.outcome), self.outcome, self.folder)
+        setup = finished_setup(self.setup, self.outcome)
+        norm = scored_norm(setup, main_scores(self.result)[0].get("norm"), None, fixed=True)
+        weights, question = served_with(setup, self.weights, norm)
+        run = FinishedRun(self.folder or Path(), setup, weights, norm, question, self.result)
+        return by_dial(measure_grid(run, Sweep(dials=DIALS), workers=default_workers()))
 
     def __repr__(self) -> str:
         scores = main_scores(self.result)
@@ -143,7 +154,8 @@ class Trained:
         return f"Trained({self.setup.about}; {' to '.join(ends)})"
 
     def _repr_html_(self) -> str:
-        return width_html(self.result)
+        """The headline, and accuracy, parameters and MACs of each width as a table that stands by itself."""
+        return f"<p>{escape(run_headline(self.result))}</p>{render('table.html.j2', table=width_table(self.result))}"
 
     # --- inside ---
 

@@ -14,10 +14,12 @@ from splitmix.data.budgets import BUDGETS, parse_budgets
 from splitmix.data.tasks import TASKS
 from splitmix.methods import METHODS
 from splitmix.nets import find_net, named_nets
-from splitmix.report.pictures import budget_picture
+from splitmix.report.drawing import save
+from splitmix.report.figures import budgets as draw_budgets
 from splitmix.report.tables import Column
 from splitmix.runs.config import Config
 from splitmix.runs.recipes import RECIPES
+from splitmix.runs.records import StoredClient
 
 
 def tasks(*, as_json: Json = False) -> None:
@@ -89,7 +91,8 @@ def budgets(law: str | None = None, /, *, clients: int = 50, out: Path | None = 
         shown = ", ".join(f"{count} x {width}" for width, count in groups.items())
         rows.append({"budgets": name, "clients": shown, "mean": f"{float(sum(given) / clients):.3f}"})
         if out is not None and law:
-            budget_picture(given, ["all clients"] * clients, out)
+            drawn: list[StoredClient] = [{"client": i, "domain": "all", "budget": str(b)} for i, b in enumerate(given)]
+            save(draw_budgets(drawn, ["all"]), out)
     if out is not None and not law:
         raise UserError("name the budgets to draw, such as: splitmix budgets exponential --out budgets.png")
     show_rows(f"Budgets of {clients} clients", text_columns("budgets", "clients", "mean"), rows, as_json)

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from splitmix.core.net import Build
 from splitmix.core.width import check_multiple
 
-Build = Callable[[Fraction], nn.Module]
 Image = tuple[int, ...]  # (height, width, channel), or (feature,)
 FLOAT = 4  # bytes of a number, in memory and on the way
 

@@ -98,10 +98,10 @@ class Picture:
 
 
 def save(picture: Picture, path: Path) -> None:
-    """Write a picture whole or not at all, as .png (1120 pixels wide) or .svg."""
+    """Write a picture whole or not at all, as .png (1120 pixels wide), .svg or .pdf."""
     kind = path.suffix.lower().lstrip(".")
-    if kind not in ("png", "svg"):
-        raise UserError(f"cannot draw into '{path}'; choose a name that ends in .png or .svg")
+    if kind not in ("png", "svg", "pdf"):
+        raise UserError(f"cannot draw into '{path}'; choose a name that ends in .png, .svg or .pdf")
     with _style():
         write_atomically(path, picture.drawn if kind == "svg" else rendered(picture.figure, kind))
 

@@ -24,6 +24,7 @@ from splitmix.report.tables import human, percent
 from splitmix.runs.records import (
     MetricRow,
     Result,
+    StoredClient,
     StoredScore,
     domain_names,
     main_scores,
@@ -119,14 +120,13 @@ def tradeoff(result: Result) -> Picture:
 
 
 @in_style
-def budgets(result: Result) -> Picture:
-    """The budget of each client: one bar each, by domain and then by size."""
-    names, clients = domain_names(result), result["clients"]
+def budgets(clients: Sequence[StoredClient], names: Sequence[str]) -> Picture:
+    """The budget of each client: one bar each, by domain in the order of these names, and then by size."""
     if not clients:
         raise NothingToDrawError("the result has no clients to draw")
     rich = sum(parse_width(client["budget"]) == 1 for client in clients)
     title = f"{rich} of {len(clients)} clients can afford the full net"
-    figure, (axes,) = paper(title, "budget of each client (width), by domain", 2.9)
+    figure, (axes,) = paper(title, f"budget of each client (width){', by domain' if len(names) > 1 else ''}", 2.9)
     start, ticks, labels = 0, [], []
     for name in names:
         heights = sorted(float(parse_width(client["budget"])) for client in clients if client["domain"] == name)

@@ -1,4 +1,4 @@
-"""Pictures of data: the budgets of clients, and a contact sheet of what the images of each domain look like."""
+"""Pictures of data: a contact sheet of what the images of each domain look like."""
 
 import io
 import math
@@ -12,50 +12,15 @@ from numpy.typing import NDArray
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.core.inputs import made
-from splitmix.core.width import Width
 from splitmix.data.domain import Domain
-from splitmix.report.drawing import hue, rendered, width_ticks
+from splitmix.report.drawing import GREY, INK, LINE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def budget_picture(budgets: Sequence[Width], domains: Sequence[str], path: str | Path) -> None:
-    """Draw the budget of each client, coloured by the client's domain, into a .png, .svg or .pdf file."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise UserError("pictures need matplotlib; install it by: pip install 'splitmix[plots]'") from None
-    file = Path(path)
-    kind = file.suffix.lstrip(".") or "png"
-    if kind not in ("png", "svg", "pdf"):
-        raise UserError(f"cannot draw into {path}; choose a name that ends in .png, .svg or .pdf")
-    if len(budgets) != len(domains) or not budgets:
-        raise UserError(f"{len(budgets)} budgets but {len(domains)} domains; give one of each per client")
-    inches = min(4 + 0.1 * len(budgets), 12)
-    figure = Figure(figsize=(inches, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    names = list(dict.fromkeys(domains))
-    for domain in names:
-        clients = [client for client, name in enumerate(domains) if name == domain]
-        heights = [float(budgets[client]) for client in clients]
-        axes.bar(clients, heights, width=0.78, color=hue(names, domain), label=domain, zorder=2)
-    width_ticks(axes, sorted({*map(str, budgets), "1"}), axis="y", apart="1/16")
-    axes.set(xlabel="client", ylabel="budget (width)", ylim=(0, 1.04), xlim=(-0.8, len(budgets) - 0.2))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    axes.tick_params(length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    figure.legend(
-        loc="outside upper left", ncols=int(inches // 1.5), frameon=False, handlelength=0.9, handletextpad=0.5
-    )
-    write_atomically(file, rendered(figure, kind, dpi=150))
-
-
 _TILE, _GAP, _MARGIN, _CAPTION, _HEADER = 56, 4, 28, 44, 24  # pixels
 _ROWS = 4  # of images
-_PAPER, _INK, _GREY, _LINE = "#ffffff", "#1b1f24", "#7a828c", "#d9dde2"
 
 
 def contact_sheet(domains: Sequence[Domain], path: Path) -> None:
@@ -70,7 +35,7 @@ def contact_sheet(domains: Sequence[Domain], path: Path) -> None:
     width, height = max(block.width for block in blocks), max(block.height for block in blocks)
     rows = math.ceil(len(blocks) / columns)
     size = (columns * (width + _MARGIN) + _MARGIN, rows * (height + _MARGIN) + _MARGIN)
-    sheet = Image.new("RGB", size, _PAPER)
+    sheet = Image.new("RGB", size, "white")
     for i, block in enumerate(blocks):
         row, column = divmod(i, columns)
         sheet.paste(block, (_MARGIN + column * (width + _MARGIN), _MARGIN + row * (height + _MARGIN)))
@@ -90,15 +55,15 @@ def _block(domain: Domain) -> "Image":
     width = max(
         len(classes) * step - _GAP, math.ceil(name_font.getlength(domain.name) + text_font.getlength(counts)) + 12
     )
-    block = Image.new("RGB", (width, _CAPTION + _HEADER + _ROWS * step - _GAP), _PAPER)
+    block = Image.new("RGB", (width, _CAPTION + _HEADER + _ROWS * step - _GAP), "white")
     draw = ImageDraw.Draw(block)
-    draw.text((0, _CAPTION - 14), domain.name, font=name_font, fill=_INK, anchor="ls")
-    draw.text((width, _CAPTION - 14), counts, font=text_font, fill=_GREY, anchor="rs")
-    draw.line((0, _CAPTION - 4, width, _CAPTION - 4), fill=_LINE)
+    draw.text((0, _CAPTION - 14), domain.name, font=name_font, fill=INK, anchor="ls")
+    draw.text((width, _CAPTION - 14), counts, font=text_font, fill=GREY, anchor="rs")
+    draw.line((0, _CAPTION - 4, width, _CAPTION - 4), fill=LINE)
     for column, label in enumerate(classes):
         x = column * step
         name = domain.class_names[label][:8] if domain.class_names else str(label)
-        draw.text((x + _TILE // 2, _CAPTION + _HEADER // 2), name, font=text_font, fill=_GREY, anchor="mm")
+        draw.text((x + _TILE // 2, _CAPTION + _HEADER // 2), name, font=text_font, fill=GREY, anchor="mm")
         for row, i in enumerate(np.flatnonzero(domain.y_train == label)[:_ROWS]):
             block.paste(_tile(made(domain.x_train, [i])[0]), (x, _CAPTION + _HEADER + row * step))
     return block

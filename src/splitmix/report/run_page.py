@@ -122,7 +122,7 @@ def _draws(result: Result, metrics: list[MetricRow]) -> Iterator[Callable[[], Pi
         yield partial(figures.tradeoff, result)
     yield partial(figures.by_domain, result)
     yield partial(figures.per_client, result)
-    yield partial(figures.budgets, result)
+    yield partial(figures.budgets, result["clients"], domain_names(result))
 
 
 def rounds(metrics: Iterable[MetricRow]) -> list[MetricRow]:
