@@ -125,7 +125,7 @@ def bundle_manifest(folder: Path) -> Reader:
 
     def read(data: bytes) -> None:
         (path / "manifest.json").write_bytes(data)
-        Model.load(path).logits_by_base(PICTURES[:1], robust=0.5)
+        assert torch.isfinite(Model.load(path).logits_by_base(PICTURES[:1], robust=0.5)).all()
 
     return Reader((seed,), read, (blind, forge, forge))
 
@@ -164,7 +164,7 @@ def bundle_base(folder: Path) -> Reader:
     def read(data: bytes) -> None:
         (path / "manifest.json").write_bytes(told)
         replace_base(path, 0, data)
-        Model.load(path).logits_by_base(PICTURES[:1], robust=0.5)
+        assert torch.isfinite(Model.load(path).logits_by_base(PICTURES[:1], robust=0.5)).all()
 
     return Reader((seed,), read, (blind, forge))
 
