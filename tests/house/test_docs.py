@@ -21,7 +21,7 @@ from splitmix.methods import METHODS, find_method
 from splitmix.methods.optimizers import SERVERS
 from splitmix.nets import NETS
 from splitmix.objectives import OBJECTIVES
-from splitmix.report import drawing, pictures
+from splitmix.report import drawing
 from splitmix.runs.config import make_config
 
 ROOT = Path(__file__).parents[2]
@@ -74,8 +74,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attacks take one of their steps; pictures are drawn, but only the tests of reports write them out."""
     walk = PGD._walk
     monkeypatch.setattr(PGD, "_walk", lambda attack, *given: walk(replace(attack, steps=1), *given))
-    for module in (drawing, pictures):
-        monkeypatch.setattr(module, "rendered", lambda figure, kind, dpi=200: b"<svg></svg>")
+    monkeypatch.setattr(drawing, "rendered", lambda figure, kind: b"<svg></svg>")
 
 
 @pytest.fixture

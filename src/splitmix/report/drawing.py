@@ -138,10 +138,10 @@ def in_style(draw: Callable[P, T]) -> Callable[P, T]:
     return styled
 
 
-def rendered(figure: "Figure", kind: str, dpi: int = 200) -> bytes:
+def rendered(figure: "Figure", kind: str) -> bytes:
     """The bytes of a file of this kind; the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(buffer, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
