@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from helpers.attacked import rng, toy_batch, toy_net
 from helpers.toys import ATOM, LAYOUT, Tiny, bases
 from splitmix.attacks import ATTACKS, find_attack
-from splitmix.attacks.pgd import PGD
+from splitmix.attacks.pgd import PGD, losses
 from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.core.parts import cut
@@ -129,6 +129,16 @@ def test_more_restarts_never_help_the_defender():
     assert not (more & ~few).any()
     assert not (many & ~more).any()
     assert few.sum() > many.sum()
+
+
+def test_of_walks_that_turn_no_answer_the_worst_is_kept():
+    x, y = toy_batch()
+    attack, net = replace(STRONG, eps=0.02, step=0.01), toy_net()
+    few, more = (net(replace(attack, restarts=restarts)(net, x, y, rng())) for restarts in (2, 5))
+    held = more.argmax(1) == y
+    assert held.any()
+    assert (losses(more, y) >= losses(few, y))[held].all()
+    assert (losses(few, y) > losses(net(x), y))[held].all()
 
 
 def test_a_net_that_is_wrong_without_an_attack_stays_wrong_under_a_strong_one():
