@@ -152,6 +152,11 @@ def test_held_out_rows_have_nearly_the_mix_of_classes_of_the_rest(seed, sizes):
         assert abs((labels[out] == label).sum() - 0.2 * size) <= 0.5
 
 
+def test_the_only_row_of_a_class_is_kept_and_of_others_at_least_one():
+    kept, out = hold_out(np.array([0, 0, 1]), 0.9, rng())
+    assert (2 in kept, len(kept), len(out)) == (True, 2, 1)
+
+
 def test_partitions_are_read_from_names_and_settings():
     assert parse_partition({"name": "dirichlet", "alpha": 0.3}) == Dirichlet(0.3)
     assert parse_partition("domain") == ByDomain()

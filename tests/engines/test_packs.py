@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from splitmix.core import batches
 from splitmix.core.batches import as_images
@@ -20,7 +21,7 @@ from splitmix.engines.clients import TaskClients
 from splitmix.engines.packs import packs
 from splitmix.engines.simulator import Simulator
 from splitmix.methods.bases import SplitMix
-from splitmix.nets import NETS
+from splitmix.nets.digit import Digit
 from splitmix.objectives.losses import DrawnWidth, Masked, Mutual, Plain
 
 ATOM, METHOD = Width(1, 8), SplitMix()
@@ -37,13 +38,20 @@ class Greedy(Objective):
         return Plain()(forward, x, y, rng)
 
 
-def a_simulator(pack, *, device="cpu", objective=None, augment=False):
+class Dropping(Digit):
+    """A net that forgets some pixels in training."""
+
+    def forward(self, x, robust=0.0):
+        return super().forward(F.dropout(x, 0.2, self.training), robust)
+
+
+def a_simulator(pack, *, device="cpu", objective=None, augment=False, build=Digit):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (48, 28, 28, 3), dtype=np.uint8)
     domain = Domain("random", images, np.arange(48) % 10, images[:8], np.arange(8) % 10)
     task = make_task("random", [domain], clients=4, partition="iid", val_ratio=0.0, net="digit")
     clients = TaskClients(replace(task, augment=augment), parse_budgets("1/8", clients=4), device)
-    net = Net(NETS["digit"])
+    net = Net(build)
     return Simulator(net, METHOD.layout, clients, objective or Plain(), device=device, pack=pack)
 
 
@@ -128,11 +136,17 @@ def test_objectives_that_ask_for_more_train_clients_one_after_another(objective,
     assert watched == []
 
 
+@pytest.mark.slow
+def test_nets_that_draw_in_training_train_clients_one_after_another(double, watched):
+    assert far(8, build=Dropping) == 0
+    assert watched == []
+
+
 def test_only_clients_with_as_many_images_are_together():
     samples = {3: 10, 0: 10, 2: 12, 1: 12}
     assert [[job.client for job in pack] for pack in packs(JOBS, 8, samples.__getitem__)] == [[3, 0], [2, 1]]
 
 
 def test_on_a_cpu_clients_follow_one_another(watched):
-    list(a_simulator(None).run(Net(NETS["digit"]).init(METHOD.layout, 0), JOBS))
+    list(a_simulator(None).run(Net(Digit).init(METHOD.layout, 0), JOBS))
     assert watched == []
