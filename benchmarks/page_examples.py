@@ -6,7 +6,7 @@ A bundle of one's own gets them by `splitmix bundle RUN --examples 1`; the run o
 """
 
 from splitmix.data.tasks import find_task
-from splitmix.runs.measure.examples import choose_examples
+from splitmix.runs.bundling import choose_examples
 from splitmix.runtime.about.examples import write_examples
 from splitmix.runtime.bundle import Bundle, packaged
 

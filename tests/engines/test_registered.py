@@ -7,8 +7,7 @@ from splitmix.core.rounds import draw_cohort
 from splitmix.core.types import Profile
 from splitmix.data.budgets import parse_budgets
 from splitmix.data.domain import Domain
-from splitmix.data.shards import Shards
-from splitmix.data.task import make_task
+from splitmix.data.task import Shards, make_task
 from splitmix.engines.clients import Registered, TaskClients
 
 

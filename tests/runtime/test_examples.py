@@ -12,7 +12,7 @@ from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.data.task import task_from_arrays
 from splitmix.data.tasks import find_task
-from splitmix.runs.measure.examples import choose_examples
+from splitmix.runs.bundling import choose_examples
 from splitmix.runtime.about.examples import FILE, Examples, picture_from_base64, read_examples, write_examples
 from splitmix.runtime.bundle import Bundle, packaged
 

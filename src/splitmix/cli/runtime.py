@@ -69,9 +69,8 @@ def bundle(
         Print the manifest as JSON.
     """
     from splitmix.data.task import Task  # what needs PyTorch is imported where it is used: a device has none
-    from splitmix.runs.bundling import Packing, bundle_run
+    from splitmix.runs.bundling import Packing, bundle_run, choose_examples
     from splitmix.runs.measure.evaluate import open_run
-    from splitmix.runs.measure.examples import choose_examples
 
     size = parse_image(image, most=2048) if image else ()
     packing = Packing("float16" if half else "float32", calibrate, tuple(classes or ()), size)

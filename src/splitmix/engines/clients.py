@@ -15,8 +15,7 @@ from splitmix.core.method import Engine
 from splitmix.core.types import Job, Missing, Profile, Train, Weights
 from splitmix.core.width import Width
 from splitmix.data.budgets import RoundBudgets
-from splitmix.data.shards import Shard
-from splitmix.data.task import Samples, Task
+from splitmix.data.task import Samples, Shard, Task
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,16 @@ from functools import partial
 from inspect import signature
 from pathlib import Path
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 
 from splitmix.core.errors import UserError
-from splitmix.core.inputs import Kind
+from splitmix.core.inputs import Kind, made
 from splitmix.core.net import Build, Net
 from splitmix.core.types import Weights
 from splitmix.core.width import Width, parse_width
+from splitmix.data.task import Task
 from splitmix.methods.privacy import find_privacy
 from splitmix.nets import NETS, find_net
 from splitmix.nets.cost import weightless
@@ -26,6 +28,7 @@ from splitmix.runs.measure.grid import GridRecord, read_grid
 from splitmix.runs.measure.intervals import INTERVAL, interval
 from splitmix.runs.records import Result, StoredClient, StoredScore
 from splitmix.runs.setup import make_build, with_needs
+from splitmix.runtime.about.examples import MOST_CLASSES, MOST_EACH, MOST_ROWS, Examples, example_row
 from splitmix.runtime.bundle import Bundle, base_bytes, write_bundle
 from splitmix.runtime.manifest import (
     GRAPHED,
@@ -279,3 +282,25 @@ def trained_of(config: Config, result: Result) -> dict[str, str]:
     kept = ("task", "data", "method", "seed", "rounds", "best_round", "command", "weights_sha256")
     texts = {key: " ".join(str(result.get(key, "")).split())[:2000] for key in kept}
     return {**texts, "config": config.digest()}
+
+
+def choose_examples(task: Task, names: Sequence[str], each: int) -> Examples:
+    """The first test pictures of each class, or of ten of them, in every domain: nobody picks them.
+
+    They are the data of somebody: a bundle has them only if it is asked to.
+    """
+    if not 1 <= each <= MOST_EACH:
+        raise UserError(f"{each} examples of a class were asked for; give 1 to {MOST_EACH}")
+    if task.kind != "image" or len(task.image) != 3 or task.image[2] not in (1, 3):
+        raise UserError(
+            "examples are pictures with one or three colours, which this task does not have; leave them out"
+        )
+    shown = np.linspace(0, len(names) - 1, min(len(names), MOST_CLASSES)).round().astype(int)
+    rows = []
+    for number, domain in enumerate(task.domains[:MOST_ROWS]):
+        here = np.flatnonzero(task.test.domain == number)
+        labels = task.test.labels[here]
+        places = np.concatenate([here[labels == label][:each] for label in shown])
+        of = [names[label] for label in task.test.labels[places]]
+        rows.append(example_row(domain, made(task.test.images, places), of))
+    return Examples(rows=[row for row in rows if row.pictures])
