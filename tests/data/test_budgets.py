@@ -1,6 +1,5 @@
 """Budgets: the laws' counts, their orders, and what can be read from a config."""
 
-import sys
 from collections import Counter
 from fractions import Fraction
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from splitmix.core.errors import UserError
 from splitmix.data.budgets import BUDGETS, Budgets, Each, Groups, LogNormal, check_budgets, parse_budgets, parse_law
-from splitmix.report.pictures import budget_picture
 
 EIGHTH = Fraction(1, 8)
 
@@ -129,19 +127,3 @@ def test_no_clients_or_a_law_that_miscounts_get_one_sentence():
         Budgets(BUDGETS["full"], 0)
     with pytest.raises(UserError, match="gave 0 budgets for 2 clients"):
         Budgets(lambda clients, rng: (), 2).at(0)
-
-
-@pytest.mark.slow
-def test_the_picture_is_written_whole_or_names_what_is_missing(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    for name in ("b.png", "b.svg"):
-        budget_picture(Budgets(BUDGETS["exponential"], 4).at(0), ["a", "a", "b", "b"], tmp_path / "deep" / name)
-    assert [file.name for file in sorted((tmp_path / "deep").iterdir())] == ["b.png", "b.svg"]
-    assert all(file.stat().st_size > 1000 for file in (tmp_path / "deep").iterdir())
-    with pytest.raises(UserError, match="1 budgets but 2 domains"):
-        budget_picture([EIGHTH], ["a", "b"], tmp_path / "b.png")
-    with pytest.raises(UserError, match=r"ends in \.png"):
-        budget_picture([EIGHTH], ["a"], tmp_path / "b.txt")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"splitmix\[plots\]"):
-        budget_picture([EIGHTH], ["a"], tmp_path / "b.png")
