@@ -94,6 +94,7 @@ def test_a_run_is_attacked_and_the_grid_is_kept(here, capsys, tmp_path):
 def test_a_finished_run_prints_its_result_again(here, capsys):
     before = read_result(Path("run"))
     assert told(capsys, *TRAIN, "--out", "run", "--resume") == before
+    assert told(capsys, "report", "run") == before
     main(["report", "run"])
     printed = capsys.readouterr().out
     assert "accuracy %" in printed

@@ -91,3 +91,26 @@ def test_shells_complete_every_command(tmp_path, monkeypatch, capsys):
     main(["--install-completion", "--shell", "bash", "--output", str(script)])
     assert str(script) in capsys.readouterr().out
     assert all(name in script.read_text() for name in COMMANDS)
+
+
+@pytest.mark.parametrize("words", [("nets",), ("paper", "list"), ("flower",)], ids=" ".join)
+def test_how_to_begin_is_said_once_and_not_under_every_command(capsys, words):
+    assert "Begin with" not in helped(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "mini"], "stopped; go on with --resume"),
+        (["compare"], "stopped; repeat the command to go on"),
+        (["nets"], "stopped"),
+    ],
+)
+def test_a_stopped_command_says_how_to_go_on_where_it_can(monkeypatch, capsys, words, said):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("splitmix.cli.command_line", stop)
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert (stopped.value.code, capsys.readouterr().err) == (130, f"splitmix: {said}\n")

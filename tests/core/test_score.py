@@ -340,3 +340,15 @@ def test_a_client_that_does_not_answer_is_left_out():
 
     (row,) = score(Lossy(((1,), 2), ((0,), 4)), {}, {ATOM: bases(0)}, {0: "a", 1: "b"}, Question())
     assert row.clients == (0.5,)
+
+
+class Silent:
+    """An engine whose clients do not come."""
+
+    def run(self, weights, jobs):
+        return (Missing(job.client, "not connected") for job in jobs)
+
+
+def test_where_no_client_answers_it_is_not_the_images_that_are_too_few():
+    with pytest.raises(UserError, match="no client answered in time"):
+        score(Silent(), {}, {ATOM: bases(2)}, {0: "a"}, Question())

@@ -143,3 +143,14 @@ def test_what_stands_in_a_table_does_not_steer_the_terminal(terminal):
     show(Table("a\x1b[1m", [Column("b", "c\x1b[2m")], [["d\x1b[3m"]], "e\x1b[4m"), console)
     assert "\x1b" not in console.file.getvalue()
     assert console.file.getvalue().count("\ufffd") == 4
+
+
+def test_on_a_narrow_screen_a_name_stands_beside_the_first_line_of_its_text_and_is_never_cut():
+    words = Table(
+        "", [Column("a", "name", number=False), Column("b", "about", number=False)], [("n" * 30, "word " * 9)]
+    )
+    lines = [line.split() for line in shown(words, force_terminal=True, color_system=None).splitlines()]
+    names = [line[0] for line in lines if line and line[0][0] == "n" and line[0] != "name"]
+    first = next(line for line in lines if "word" in line)
+    assert "".join(names) == "n" * 30
+    assert first[0] == names[0]

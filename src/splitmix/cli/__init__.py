@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 
 from splitmix import __version__
 from splitmix.core.errors import UserError, in_a_line, printable
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.path.insert(0, "")  # a user's own nets live where the command is run
         command(*given.args, **given.kwargs)
     except (UserError, CycloptsError) as mistake:
-        print(in_a_line(mistake), file=sys.stderr)
+        print(in_a_line(setting_given(mistake) or mistake), file=sys.stderr)
         sys.exit(2)
     except ImportError as error:
         missing = error.__cause__ or error  # where a command could not be loaded, what it lacks is the cause
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("splitmix: this needs PyTorch, which is not installed; install torch", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("splitmix: stopped; go on with --resume", file=sys.stderr)
+        print(f"splitmix: stopped{going_on(sys.argv[1:] if arguments is None else arguments)}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -71,6 +71,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         why = printable(f"{where}{error.strerror or error}")
         print(f"splitmix: {why}; choose another place or make room", file=sys.stderr)
         sys.exit(2)
+
+
+def setting_given(mistake: Exception) -> UserError | None:
+    """What to write where a setting of a run was given as an option, as in --rounds 20."""
+    if not isinstance(mistake, UnknownOptionError):
+        return None
+    given, _, value = (mistake.token.keyword or mistake.token.value).partition("=")
+    name = given.removeprefix("--").replace("-", "_")
+    if not any("-o" in one.names for one in mistake.argument_collection):
+        return None
+    from splitmix.runs.config import Config  # only here: help must not wait for it
+
+    if name not in Config.model_fields:
+        return None
+    return UserError(f"{given} is not an option but a setting of the run; give -o {name}={value or 'VALUE'}")
+
+
+def going_on(words: Sequence[str]) -> str:
+    """How to go on with a command that was stopped."""
+    if words[:1] == ["train"]:
+        return "; go on with --resume"
+    return "; repeat the command to go on" if words[:1] in (["compare"], ["tune"], ["paper"]) else ""
 
 
 @contextmanager
@@ -90,8 +112,8 @@ def command_line() -> App:
     app = App(
         name="splitmix",
         version=__version__,
-        help="Federated learning for devices of uneven strength: train small base nets together, serve any width.",
-        help_epilogue="Begin with: splitmix train mini",
+        help="Federated learning for devices of uneven strength: train small base nets together, serve any width.\n\n"
+        "Begin with: splitmix train mini",
         help_format="plaintext",
     )
     app.register_install_completion_command(help="Let your shell complete commands and options.")

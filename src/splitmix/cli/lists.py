@@ -96,6 +96,8 @@ def budgets(law: str | None = None, /, *, clients: int = 50, out: Path | None = 
     if out is not None and not law:
         raise UserError("name the budgets to draw, such as: splitmix budgets exponential --out budgets.png")
     show_rows(f"Budgets of {clients} clients", text_columns("budgets", "clients", "mean"), rows, as_json)
+    if out is not None and not as_json:
+        say(f"Picture: {out}")
 
 
 def settings(*, as_json: Json = False) -> None:

@@ -28,7 +28,7 @@ from splitmix.core.width import parse_dial, parse_width
 from splitmix.engines.stopwatch import STEPS, Stopwatch
 from splitmix.report.grid_page import WEAK, grid_table, masking_table
 from splitmix.report.run_page import summary, write_report
-from splitmix.report.tables import Column, percent, width_table
+from splitmix.report.tables import NORM_WORDS, Column, percent, width_table
 from splitmix.runs.checks import check_attacks
 from splitmix.runs.config import parse_override, read_config, read_settings
 from splitmix.runs.measure.evaluate import FinishedRun, evaluate_run, open_run
@@ -132,7 +132,7 @@ def show_profile(stopwatch: Stopwatch) -> None:
         note(f"{100 * shares[step]:5.1f} %  {seconds[step]:8.2f} s  {step}: {what}")
 
 
-def report(run: Path, /) -> None:
+def report(run: Path, /, *, as_json: Json = False) -> None:
     """Write report.html for a finished run and print its table.
 
     Example: splitmix report runs/two
@@ -141,10 +141,13 @@ def report(run: Path, /) -> None:
     ----------
     run
         Folder of a finished run.
+    as_json
+        Print the result as JSON.
     """
     page = write_report(run)
-    show_run(run, as_json=False)
-    say(f"Pictures and details: {page}")
+    show_run(run, as_json)
+    if not as_json:
+        say(f"Pictures and details: {page}")
 
 
 def show_run(folder: Path, as_json: bool) -> None:
@@ -203,8 +206,7 @@ def evaluate(
     images
         At most so many images of each client, drawn once; default: all.
     masking
-        Check that robustness does not come from hidden gradients, with PGD like --attack (default: pgd7), and keep
-        what is found in masking.json.
+        Check for hidden gradients by PGD like --attack (default: pgd7), and keep what is found in masking.json.
     split
         Images: train, val or test.
     norm
@@ -275,7 +277,11 @@ def show_scores(run: Path, rows: Sequence[Mapping[str, Any]], split: str, as_jso
         Column("bases", "bases"),
         Column("accuracy", "accuracy %", percent),
         Column("pooled", "pooled %", percent),
-        *(Column(f"in {name}", name, percent) for name in rows[0]["domains"]),
+        *(Column(f"in {name}", f"{name} %", percent) for name in rows[0]["domains"]),
     ]
-    caption = f"accuracy is the mean over clients; {rows[0]['norm']} statistics in the norms, {split} images"
+    norms = NORM_WORDS.get(rows[0]["norm"], rows[0]["norm"])
+    caption = (
+        f"Accuracy is the mean over clients, each on its own {split} images; pooled: of all these images together. "
+        f"Norms use {norms}."
+    )
     show_rows(f"Accuracy of {run}", columns, flat if not as_json else rows, as_json, caption)

@@ -61,8 +61,7 @@ def bundle(
     image
         Size of the images as HEIGHTxWIDTHxCHANNELS, where the run does not say.
     examples
-        Test pictures of each class, in every domain, that go with it for its page to show, up to 3; whoever has the
-        bundle can see them.
+        Test pictures of each class and domain for its page, up to 3; whoever has the bundle can see them.
     data_root
         Folder of data sets, where examples are taken from; default: the variable SPLITMIX_DATA.
     as_json
@@ -284,8 +283,9 @@ def export(
 ) -> None:
     """Write a bundle as ONNX or ExecuTorch files, each checked against the model before it is left on disk.
 
-    A file takes images x as (batch, height, width, channel), float32 from 0 to 1, or other samples as the model does,
-    and the dial robust as one number from 0 to 1, and gives logits. Nets of your own are written as ONNX only.
+    A file takes images x (batch, height, width, channel), float32 from 0 to 1, or other samples as the model does.
+
+    The dial robust is one number from 0 to 1, and logits come out. Nets of your own are written as ONNX only.
 
     Examples:
 

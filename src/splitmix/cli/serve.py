@@ -2,7 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from splitmix.cli.options import say
 from splitmix.core.errors import UserError
@@ -22,7 +24,7 @@ def serve(
     rate: float = 100.0,
     threads: int | None = None,
     batch: int = 32,
-    allow_host: tuple[str, ...] = (),
+    allow_host: Annotated[list[str] | None, Parameter(negative="")] = None,
     calibration: Path | None = None,
 ) -> None:
     """Serve a bundle: a page at / to turn width and robustness on, and an HTTP interface, described at /docs.
@@ -48,11 +50,9 @@ def serve(
     threads
         Predictions that run at the same time; default: one per core.
     batch
-        Predictions with the same dial that are answered in one go when they wait; 1 answers each alone, and so the
-        same to the bit each time.
+        Predictions with the same dial that are answered in one go when they wait; 1: each alone, the same to the bit.
     allow_host
-        Name under which others may ask for it, such as box.lan; may be given again. localhost and the like, and the
-        address of --host, are always allowed.
+        Name under which others may ask for it, such as box.lan, beside localhost and --host; may be given again.
     calibration
         Take the norm statistics from this file of `splitmix calibrate`.
     """
@@ -75,7 +75,7 @@ def serve(
     model = Model.load(folder, calibration=calibration or False)
     limits = ServerLimits(rate=rate, threads=threads or os.cpu_count() or 1, batch=batch)
     with bind(host, port) as listening:
-        hosts = (*allow_host, *own_names(listening))
+        hosts = (*(allow_host or ()), *own_names(listening))
         interface = make_app(model, name=folder.absolute().name, attack=usual_attack(), limits=limits, hosts=hosts)
 
         def ready() -> None:

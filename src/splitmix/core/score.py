@@ -14,7 +14,19 @@ from splitmix.core.net import Net, from_moments, to_moments
 from splitmix.core.objective import Attack
 from splitmix.core.parts import AGGREGATES, middle
 from splitmix.core.rounds import Federation
-from splitmix.core.types import Calibrate, Layout, Part, Question, Score, Tally, Update, Weights, at_width, repeated
+from splitmix.core.types import (
+    Calibrate,
+    Layout,
+    Missing,
+    Part,
+    Question,
+    Score,
+    Tally,
+    Update,
+    Weights,
+    at_width,
+    repeated,
+)
 from splitmix.core.width import Width
 
 Mix = tuple[Part, ...]
@@ -59,10 +71,16 @@ def ask_all(
     """The same for several questions, each about mixes of its own; no client waits until all have answered one."""
     jobs = [Score(client, tuple(mixes), question) for mixes, question in asked for client in clients]
     found: list[list[Tally]] = [[] for _ in asked]
+    heard = False
     for i, (job, answer) in enumerate(zip(jobs, engine.run(weights, jobs), strict=True)):
         on_answer()
+        heard = heard or not isinstance(answer, Missing)
         if valid_tally(job, answer) and answer.samples:
             found[i // len(clients)].append(answer)
+    if jobs and not heard:
+        raise UserError(
+            "no client answered in time when it was asked to score; see who is there, and go on with --resume"
+        )
     for (_, question), tallies in zip(asked, found, strict=True):
         if not tallies:
             raise UserError(

@@ -119,8 +119,8 @@ class Table:
         table = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
         table.title, table.title_justify = Text(f"{self.title}\n", "bold"), "left"
         for column in self.columns:
-            heading = Text("\n".join(column.heading.split()))
-            table.add_column(heading, justify="right" if column.number else "left", vertical="bottom")
+            heading = Text("\n".join(column.heading.split()))  # a name that is too long is broken, never cut
+            table.add_column(heading, justify="right" if column.number else "left", overflow="fold")
         for i, row in enumerate(self.cells()):
             strong = [j == 0 or (i, column.key) in self.bold for j, column in enumerate(self.columns)]
             style = "dim" if i in self.grey else ""

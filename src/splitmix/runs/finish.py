@@ -27,7 +27,15 @@ from splitmix.nets.cost import mix_cost
 from splitmix.runs.checks import samples_of
 from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
 from splitmix.runs.progress import Watcher
-from splitmix.runs.records import Result, StoredClient, StoredScaling, StoredScore, parse_record, write_record
+from splitmix.runs.records import (
+    Result,
+    StoredClient,
+    StoredScaling,
+    StoredScore,
+    need_finished,
+    parse_record,
+    write_record,
+)
 from splitmix.runs.setup import Setup, usual_net
 
 NORM_TEXT = {
@@ -189,6 +197,7 @@ def store_outcome(path: Path, outcome: Outcome, digest: str) -> None:
 
 def stored_outcome(path: Path) -> Outcome:
     """A finished run, read back from its folder."""
+    need_finished(path)
     try:
         result = parse_record((path / "result.json").read_bytes(), Result)
         weights = load((path / "model.safetensors").read_bytes())

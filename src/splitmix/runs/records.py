@@ -96,6 +96,14 @@ def all_printable(value: Any) -> Any:
     return value
 
 
+def need_finished(folder: Path) -> Path:
+    """The file of results in a finished run's folder; a sentence for the user if it is none, or unfinished."""
+    _need_run(folder)
+    if not (folder / "result.json").exists():
+        raise UserError(f"the run in '{folder}' is not finished: it has no result.json; continue it with --resume")
+    return folder / "result.json"
+
+
 def _need_run(folder: Path) -> None:
     if not folder.is_dir():
         raise UserError(f"there is no folder '{folder}'; give the folder that a training run wrote")
@@ -194,10 +202,7 @@ class Result(TypedDict):
 
 def read_result(folder: Path) -> Result:
     """What a finished run measured; a sentence for the user if the folder is none, unfinished or damaged."""
-    _need_run(folder)
-    file, again = folder / "result.json", "train again into another folder"
-    if not file.exists():
-        raise UserError(f"the run in '{folder}' is not finished: it has no result.json; continue it with --resume")
+    file, again = need_finished(folder), "train again into another folder"
     result = read_record(file, Result, remedy=again, newer="use the version that wrote it")
     if not result["scores"]:
         raise UserError(f"'{file}' has no scores; {again}")

@@ -3,7 +3,7 @@
 const NARROW = 1e-9;
 const MOST = 10; // bars
 
-export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)} %`;
+export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)}\u00a0%`;
 
 /** A number in few letters: 224,498 is 224 k. */
 export function short(value) {
