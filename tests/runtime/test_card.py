@@ -75,3 +75,8 @@ def test_without_a_bundle_it_is_the_one_of_the_package(capsys):
     main(["card"])
     kept = (packaged() / CARD).read_text()
     assert capsys.readouterr().out.strip() == kept.strip() == card(Bundle.open(packaged()).manifest).strip()
+
+
+def test_the_card_counts_the_round_that_was_kept_from_one():
+    said = Bundle.open(packaged()).manifest
+    assert f"| round kept | {int(said.trained['best_round']) + 1} |" in card(said)

@@ -105,8 +105,14 @@ def _dials(said: Manifest) -> Iterator[str]:
 
 def _origin(said: Manifest) -> Iterator[str]:
     yield from ("## Where it comes from", "")
-    known = {**said.trained, **{f"version of {name}": value for name, value in said.versions.items()}}
+    trained = dict(_counted(name, value) for name, value in said.trained.items())
+    known = {**trained, **{f"version of {name}": value for name, value in said.versions.items()}}
     yield from _table(("", ""), ([plain(name), plain(value)] for name, value in known.items() if value), right=False)
+
+
+def _counted(name: str, value: str) -> tuple[str, str]:
+    """An entry as people read it: rounds are counted from 0 in files, from 1 in pages."""
+    return ("round kept", str(int(value) + 1)) if name == "best_round" and value.isdecimal() else (name, value)
 
 
 def _limits(said: Manifest) -> Iterator[str]:
