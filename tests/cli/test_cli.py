@@ -8,6 +8,7 @@ import pytest
 
 from helpers.commands import OPTIONS, TRAIN, process
 from splitmix.cli import main
+from splitmix.cli.flower import partition_needed
 from splitmix.runs.config import Config
 from splitmix.runs.records import read_result
 
@@ -122,3 +123,8 @@ def test_a_process_trains_to_the_same_bytes_and_says_so_plainly(here, tmp_path):
     assert [line.split("  ")[0] for line in ended.stderr.splitlines()[1:]] == [f"round {n}/4" for n in (1, 2, 3, 4)]
     assert "\x1b" not in ended.stderr
     assert json.loads(ended.stdout)["command"].startswith("splitmix train own -o net=helpers.toys:Tiny")
+
+
+@pytest.mark.parametrize(("nodes", "words"), [(3, " -o partition=iid"), (4, "")])
+def test_a_federation_of_few_nodes_is_told_which_partition_a_run_needs(nodes, words):
+    assert partition_needed("mini", nodes, None) == words

@@ -83,7 +83,19 @@ def up(
         end(state)
         raise
     say(f"{nodes} nodes at {site.address}{', encrypted' if tls else ''}; logs: {site.path / 'logs'}")
-    say(f"Next: splitmix train {task} --engine flower    At the end: splitmix flower down")
+    more = partition_needed(task, nodes, data_root)
+    say(f"Next: splitmix train {task} --engine flower{more}    At the end: splitmix flower down")
+
+
+def partition_needed(task: str, clients: int, root: Path | None) -> str:
+    """What a run must say where the task's own partition cannot be dealt to so few clients."""
+    from splitmix.data.tasks import find_task
+
+    for partition, words in (({}, ""), ({"partition": "iid"}, " -o partition=iid")):
+        with suppress(UserError):  # what else is wrong, a run will tell
+            find_task(task, root=root, settings={"clients": clients, **partition})
+            return words
+    return ""
 
 
 @flower.command
