@@ -198,6 +198,11 @@ def test_a_picture_can_be_saved_as_png_svg_or_pdf(run, tmp_path):
         save(picture, tmp_path / "a.gif")
 
 
+def test_the_round_that_was_kept_is_marked_as_people_count(run):
+    picture = figures.convergence(read_metrics(run), best_round=9)
+    assert "round 10 was kept" in " ".join(ET.fromstring(picture.svg()).itertext())
+
+
 def test_clients_without_test_images_are_left_out_of_the_picture(run):
     result = read_result(run)
     result["clients"].append({"client": 4, "domain": "pen", "budget": "1", "test": 0})

@@ -206,6 +206,14 @@ def test_the_order_of_bases_is_natural_by_validation_or_greedy(own, whole):
     assert first["greedy"] == first["validation"] > first["natural"]
 
 
+@pytest.mark.parametrize(("privacy", "kept"), [(None, 0), ({"clip": 0.5}, 3)])
+def test_the_best_round_is_kept_and_with_privacy_the_last(own, tmp_path, monkeypatch, privacy, kept):
+    worth = iter([0.9, 0.5, 0.4, 0.3])
+    monkeypatch.setattr("splitmix.runs.run.worth", lambda *_: (next(worth), []))
+    run(own, tmp_path, privacy=privacy, order="natural")
+    assert read_result(tmp_path)["best_round"] == kept
+
+
 @pytest.mark.parametrize("net", ["preresnet18", "helpers.toys:Tiny"])
 def test_native_kernels_for_a_net_that_has_none_are_refused(net):
     with pytest.raises(UserError, match=f"no native kernels for a net {net}, only for digit; use kernels = 'torch'"):
