@@ -87,6 +87,8 @@ def test_of_equal_rates_the_lower_one_is_chosen_and_an_edge_is_told():
     assert equal["chosen"]["splitmix"] == {"lr": 0.01, "accuracy": 0.5, "edge": True}
     assert "At the edge of what was tried" in tuning_table(equal).caption
     assert "At the edge" not in tuning_table(FULL).caption
+    single = record(trial("splitmix", 0.1, 0.5), rates=(0.1,))  # nothing to be at the edge of
+    assert not single["chosen"]["splitmix"]["edge"]
 
 
 def test_seeds_are_averaged():
