@@ -79,6 +79,25 @@ def test_every_method_gives_a_module(build, method):
     torch.testing.assert_close(module(images), model(x, model.widths[-1]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("build", [None, lambda width: nn.Linear(3, 2)])
+def test_a_module_of_a_table_takes_features_as_they_stand_there(build, tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 3)) * [1, 1e-3, 10] + [0, 5000, 1]
+    rows = [[*map(repr, map(float, row)), "ab"[int(row[0] > 0)]] for row in x]
+    (tmp_path / "t.csv").write_text("\n".join(map(",".join, [["p", "q", "r", "label"], *rows])))
+    model = splitmix.train(tmp_path / "t.csv", build, clients=2, **QUICK)
+    module = model.module()
+    torch.testing.assert_close(module(torch.from_numpy(x)), model(x), rtol=1e-4, atol=1e-5)
+    assert model(x).std(0).min() > 0.01  # and the numbers tell
+    assert "mean" in module.state_dict()
+
+
+def test_the_widest_is_meant_where_no_width_is_given():
+    model = splitmix.train(bright_task(), group_norm_net, **{**QUICK, "budgets": "1/4 1/2"})
+    assert torch.equal(model(X), model(X, "1/2"))
+    assert model.predict(X).mean_bases == 2
+    assert len(model.module().bases) == 2
+
+
 def test_a_module_can_be_exported_and_saved(own, tmp_path):
     module, x = own.module("1/2"), X.permute(0, 3, 1, 2)
     torch.testing.assert_close(torch.export.export(module, (x,)).module()(x), module(x))

@@ -47,6 +47,11 @@ MISTAKES = [
     (("eval", "run", "--masking", "--out", "m.json"), "leave out --out"),
     ((*TRAIN, "-o", "objective={name='adversarial', weigth=1}"), "did you mean 'weight'?"),
     ((*TRAIN, "-o", "objective={name=adversarial}"), "is not TOML; write text in quotes and 0.5 with its zero"),
+    ((*TRAIN, "-o", "data={label=kind}"), "in a shell single quotes around all of it"),
+    (
+        (*TRAIN, "-o", "data=size=20", "data=label=kind"),
+        "'data=label=kind' is more than this command takes; write each",
+    ),
     (
         (*TRAIN, "-o", "objective=adversarial", "-o", "norm=batch"),
         "norm 'batch' keeps no statistics of attacked images",

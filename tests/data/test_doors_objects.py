@@ -217,6 +217,59 @@ def test_a_hugging_face_data_set_of_pictures_is_decoded_when_it_is_needed():
     assert read({"train": HuggingFace(), "test": HuggingFace(6)})[0].x_test.shape == (6, 32, 32, 3)
 
 
+class Columns:
+    """Looks like a data set of Hugging Face without pictures."""
+
+    def __init__(self, **columns):
+        self.columns_, self.column_names = columns, list(columns)
+        self.features = {name: SimpleNamespace(dtype="int64") for name in columns}
+
+    def __len__(self):
+        return len(self.columns_["label"])
+
+    def __getitem__(self, name):
+        return self.columns_[name]
+
+
+class Frame(Columns):
+    """Looks like a table of pandas, which has axes as an array has."""
+
+    ndim, iloc = 2, None
+
+    def __init__(self, **columns):
+        super().__init__(**columns)
+        self.columns = self.column_names
+        del self.features, self.column_names
+
+
+WORDS = [("oak", "elm")[row % 2] for row in range(60)]
+
+
+def test_a_column_of_lists_is_tokens_or_a_signal_where_it_is_the_only_one():
+    ids, waves = RNG.integers(0, 99, (60, 12)), RNG.normal(size=(60, 3, 40))
+    (domain,) = read(Columns(input_ids=ids.tolist(), label=WORDS), {"kind": "tokens"})
+    assert (domain.kind, domain.x_train.dtype, domain.class_names) == ("tokens", np.int64, ("elm", "oak"))
+    rows = Columns(text=["a"] * 60, input_ids=list(ids), label=WORDS, site=["n", "s"] * 30)
+    north, south = read(rows, {"kind": "tokens", "without": ["text"], "domain": "site"})
+    held = np.concatenate([part for one in (north, south) for part in (one.x_train, one.x_test)])
+    assert sorted(map(tuple, held)) == sorted(map(tuple, ids))
+    assert read(Columns(wave=waves.tolist(), label=WORDS))[0].x_train.shape[1:] == (3, 40)
+    with pytest.raises(UserError, match="the lists of column 'input_ids' are not equally long; pad or cut"):
+        read(Columns(input_ids=[[1] * (row + 1) for row in range(60)], label=WORDS), {"kind": "tokens"})
+    with pytest.raises(UserError, match="column 'input_ids' holds lists; they are read where they are the only column"):
+        read(Columns(input_ids=ids.tolist(), age=list(range(60)), label=WORDS))
+
+
+@pytest.mark.parametrize("kind", [Columns, Frame])
+def test_columns_of_numbers_are_a_table(kind):
+    (domain,) = read(kind(age=np.arange(60.0), speed=RNG.random(60), wood=WORDS, label=WORDS), {"without": ["wood"]})
+    assert (domain.kind, domain.class_names, domain.scaling.columns) == ("features", ("elm", "oak"), ("age", "speed"))
+    parts = {name: kind(age=np.arange(60.0), label=WORDS) for name in ("train", "test")}
+    assert read(parts)[0].x_test.shape == (60, 1)
+    with pytest.raises(UserError, match="row 1 has no label"):
+        read(kind(age=np.arange(60.0), label=["oak", float("nan")] * 30))
+
+
 def test_a_column_may_name_the_domain_of_each_picture():
     data = HuggingFace()
     data.sites = [("north", "south")[row // 2 % 2] for row in range(30)]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from splitmix.core.errors import UserError
+from splitmix.core.inputs import Scaling
 from splitmix.core.net import Build, TorchNorm
 from splitmix.core.parts import cut
 from splitmix.core.types import Part, Weights
@@ -44,8 +45,30 @@ class ChannelsFirst(nn.Module):
         return logits
 
 
+class Scaled(nn.Module):
+    """A module that takes features as they stand in the table, and scales them as in training."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, body: nn.Module, scaling: Scaling) -> None:
+        super().__init__()
+        self.body = body  # in double precision, as a mean may be far larger than a deviation
+        self.register_buffer("mean", torch.tensor(scaling.mean, dtype=torch.float64))
+        self.register_buffer("deviation", torch.tensor(scaling.deviation, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.body(((x.double() - self.mean) / self.deviation).float())
+        return logits
+
+
 def plain_module(setup: Setup, weights: Weights, mix: Sequence[Part], robust: float) -> nn.Module:
     """The mix at a dial, in eval mode; a part may come twice, and then counts so."""
+    module, scaling = _unscaled(setup, weights, mix, robust), setup.task.scaling
+    return (module if scaling is None else Scaled(module, scaling)).eval()
+
+
+def _unscaled(setup: Setup, weights: Weights, mix: Sequence[Part], robust: float) -> nn.Module:
     times = Counter(mix)
     width, shares = mix[0].width, [count / len(mix) for count in times.values()]
     entries = cut(setup.net, setup.method.layout, weights, tuple(times))
@@ -61,7 +84,7 @@ def plain_module(setup: Setup, weights: Weights, mix: Sequence[Part], robust: fl
     rows = [{name: value[i] for name, value in entries.items()} for i in range(len(times))]
     own = build.build if isinstance(build, Swap) else build
     modules = [_filled(own(width), row, robust) for row in rows]
-    return (modules[0] if len(modules) == 1 else Mean(modules, shares)).eval()
+    return modules[0] if len(modules) == 1 else Mean(modules, shares)
 
 
 def _of_ours(
@@ -71,7 +94,8 @@ def _of_ours(
         raise UserError("the dial of objective=oat goes through layers of its own, which no plain module has")
     mixer = Mixer(build, width)
     mix = mixer.mix(mixer.fold({name: value.numpy() for name, value in entries.items()}))
-    return ChannelsFirst(plain_graph(mix, image, robust=robust, shares=shares)).eval()
+    body = plain_graph(mix, image, robust=robust, shares=shares)
+    return ChannelsFirst(body) if len(image) == 3 else body
 
 
 def _filled(module: nn.Module, row: Weights, robust: float) -> nn.Module:

@@ -41,7 +41,10 @@ DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that a picture shows
 
 @dataclass(frozen=True, repr=False)
 class Trained:
-    """What a run has made; `result` says how it was made and how well it does."""
+    """What a run has made; `result` says how it was made and how well it does.
+
+    Where no width is given, the widest is meant, as by a `Model`.
+    """
 
     setup: Setup
     outcome: Outcome
@@ -70,7 +73,7 @@ class Trained:
 
     # --- predictions ---
 
-    def __call__(self, x: ArrayLike | Tensor, width: WidthLike = 1, robust: float = 0.0) -> Tensor:
+    def __call__(self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float = 0.0) -> Tensor:
         """Logits (n, class) of images given as in training: (n, height, width, channels), uint8 or float in [0, 1].
 
         Features of a table are given as they stand there: they are scaled as in training.
@@ -87,18 +90,18 @@ class Trained:
         except IndexError:  # an embedding has no such row
             raise UserError(UNKNOWN_TOKEN) from None
 
-    def predict(self, x: ArrayLike | Tensor, width: WidthLike = 1, robust: float = 0.0) -> Prediction:
+    def predict(self, x: ArrayLike | Tensor, width: WidthLike | None = None, robust: float = 0.0) -> Prediction:
         """Classes and probabilities of images given as in training, as `Model.predict` gives them."""
         began = perf_counter()
         shares = self(x, width, robust).softmax(-1).numpy()
         bases = torch.full((len(shares),), len(set(self._mix(width)))).numpy()
         return Prediction(shares.argmax(-1), shares, bases, 1e3 * (perf_counter() - began))
 
-    def module(self, width: WidthLike = 1, robust: float = 0.0) -> nn.Module:
+    def module(self, width: WidthLike | None = None, robust: float = 0.0) -> nn.Module:
         """The model of a width and a dial as one plain module: in eval mode, its norms fixed, nothing of ours in it.
 
-        It takes what the net takes, images as (n, channel, height, width) in [0, 1], and gives logits (n, class). The
-        bases of a net of your own are modules of your class.
+        It takes what the net takes, images as (n, channel, height, width) in [0, 1], features as they stand in a table,
+        and gives logits (n, class). The bases of a net of your own are modules of your class.
         """
         return plain_module(self.setup, self.weights, self._mix(width), self._dial(robust))
 
@@ -172,8 +175,9 @@ class Trained:
                 f"{wanted[name]} in the net; give the net that the run was trained with"
             )
 
-    def _mix(self, width: WidthLike) -> tuple[Part, ...]:
-        (mix,) = finished_setup(self.setup, self.outcome).mixes([parse_width(width)]).values()
+    def _mix(self, width: WidthLike | None) -> tuple[Part, ...]:
+        chosen = self.widths[-1] if width is None else parse_width(width)
+        (mix,) = finished_setup(self.setup, self.outcome).mixes([chosen]).values()
         return mix
 
     def _dial(self, robust: float) -> float:

@@ -14,10 +14,10 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from cyclopts import App, CycloptsError, UnknownOptionError
+from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from splitmix import __version__
-from splitmix.core.errors import UserError, in_a_line, printable
+from splitmix.core.errors import UserError, in_a_line, printable, shown
 
 COMMANDS = {  # a function is a command, an App a group of them
     "train": "splitmix.cli.run:train",
@@ -52,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "" not in sys.path:  # only now: no file in this folder must stand in for what a command itself imports
             sys.path.insert(0, "")  # a user's own nets live where the command is run
         command(*given.args, **given.kwargs)
+    except UnusedCliTokensError as mistake:
+        more = " ".join(mistake.unused_tokens)
+        hint = "see its --help"
+        if "=" in more:
+            hint = "write each setting as one word, in a shell in single quotes, such as -o 'data={size=64}'"
+        print(in_a_line(UserError(f"{shown(more)} is more than this command takes; {hint}")), file=sys.stderr)
+        sys.exit(2)
     except (UserError, CycloptsError) as mistake:
         print(in_a_line(setting_given(mistake) or mistake), file=sys.stderr)
         sys.exit(2)

@@ -13,6 +13,7 @@ from splitmix.core.width import parse_dial, parse_width
 from splitmix.report.tables import Column, human
 from splitmix.runs.records import main_scores, read_result
 from splitmix.runtime.about.card import card as make_card
+from splitmix.runtime.about.card import megabytes
 from splitmix.runtime.about.examples import write_examples
 from splitmix.runtime.bundle import Bundle, packaged
 from splitmix.runtime.images import read_images
@@ -82,8 +83,8 @@ def bundle(
         return
     costs = made.manifest.costs
     say(
-        f"Bundle: {made.path}, {len(costs)} bases, {costs[-1].bytes / 1e6:.1f} MB; "
-        f"width {costs[0].width} works with the first {costs[0].bytes / 1e6:.2f} MB"
+        f"Bundle: {made.path}, {len(costs)} bases, {megabytes(costs[-1].bytes)} MB; "
+        f"width {costs[0].width} works with the first {megabytes(costs[0].bytes)} MB"
     )
     normed = made.manifest.graph is None or made.manifest.graph.norms
     if normed and made.manifest.norm == "global" and main_scores(read_result(run))[0].get("norm") == "client":
@@ -331,4 +332,4 @@ def export(
         show_json([{"path": str(m.path), "bytes": m.bytes, "difference": m.difference} for m in made])
         return
     for file in made:
-        say(f"{file.path}: {file.bytes / 1e6:.2f} MB, differs from the model by at most {file.difference:.0e}")
+        say(f"{file.path}: {megabytes(file.bytes)} MB, differs from the model by at most {file.difference:.0e}")

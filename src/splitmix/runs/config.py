@@ -265,9 +265,10 @@ def parse_override(text: str) -> tuple[str, Any]:
         if not isinstance(error, tomllib.TOMLDecodeError):
             raise UserError(f"{shown(text)} cannot be read: {error}") from None
         if value.strip().startswith("{"):
-            given, example = shown(text.strip(), most=200), '{name="adversarial", weight=0.5}'
+            given, example = shown(text.strip(), most=200), "'objective={name=\"adversarial\", weight=0.5}'"
             raise UserError(
-                f"{given} is not TOML; write text in quotes and 0.5 with its zero, such as {example}"
+                f"{given} is not TOML; write text in quotes and 0.5 with its zero, and in a shell single quotes around "
+                f"all of it, such as {example}"
             ) from None
         return key.strip(), value.strip()
 

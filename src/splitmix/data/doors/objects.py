@@ -1,4 +1,4 @@
-"""Data sets that are objects: arrays, map-style data sets of PyTorch, and those of Hugging Face by their looks."""
+"""Data sets that are objects: arrays, data sets of PyTorch, and those of Hugging Face and pandas by their looks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from splitmix.core.inputs import Inputs, Lazy
 from splitmix.core.inputs.pictures import fitted
 from splitmix.data.domain import Domain, make_domain
 from splitmix.data.doors.pictures import LOOKED_AT, spread, usual_size
-from splitmix.data.doors.tables import Table, domains_of_tables, numbered, roles
+from splitmix.data.doors.tables import Roles, Table, domains_of_tables, numbered, roles
 from splitmix.data.partition import Rows
 from splitmix.data.reading import Reading
 
@@ -44,7 +44,7 @@ def read_object(source: Any, how: Reading) -> tuple[Domain, ...]:
 
 def _check_arrays(source: Any) -> None:
     """Refuse arrays that are given in another way than as (x, y) or (x, y, x_test, y_test)."""
-    given = "an array alone" if hasattr(source, "ndim") else ""
+    given = "an array alone" if hasattr(source, "ndim") and not _is_columns(source) else ""
     if isinstance(source, tuple) and len(source) not in (2, 4) and all(hasattr(part, "ndim") for part in source):
         given = f"a tuple of {len(source)} arrays"
     if isinstance(source, Mapping) and {"x", "y"} <= source.keys():
@@ -93,7 +93,7 @@ def _read(source: Any, how: Reading) -> tuple[Domain, ...]:
 
 def _domains(name: str, parts: Sequence[Any], how: Reading) -> tuple[Domain, ...]:
     """The domains of a training part, and a test part if there is one."""
-    if all(_is_table(part) for part in parts):
+    if all(_is_table(part, how) for part in parts):
         names = [name] if len(parts) == 1 else ["train", "test"]
         tables = {part: _table(held, how) for part, held in zip(names, parts, strict=True)}
         return domains_of_tables(name, tables, how)
@@ -120,7 +120,9 @@ def _only(part: Labelled, domain: str) -> tuple[Inputs, Rows]:
 def _labelled(source: Any, how: Reading) -> Labelled:
     if _is_arrays(source):
         return Labelled(_plain(source[0]), _plain(source[1]))
-    return _pictures(source, how) if _is_columns(source) else _items(source, how)
+    if not _is_columns(source):
+        return _items(source, how)
+    return _pictures(source, how) if _picture_column(source) else _lists(source, how)
 
 
 def _is_arrays(source: Any) -> bool:
@@ -131,29 +133,70 @@ def _plain(x: Any) -> Any:
     return x.detach().cpu().numpy() if hasattr(x, "detach") else x
 
 
-# --- Hugging Face: columns of known types -------------------------------------------------------------------------
+# --- Hugging Face and pandas: columns -----------------------------------------------------------------------------
 
 
 def _is_columns(source: Any) -> bool:
+    return _has_features(source) or (hasattr(source, "columns") and hasattr(source, "iloc"))
+
+
+def _has_features(source: Any) -> bool:
     return isinstance(getattr(source, "features", None), Mapping) and hasattr(source, "column_names")
 
 
+def _columns(source: Any) -> list[str]:
+    return list(source.column_names if _has_features(source) else source.columns)
+
+
+def _features(source: Any) -> Mapping[str, Any]:
+    """What a data set of Hugging Face says of its columns."""
+    return source.features if _has_features(source) else {}
+
+
 def _picture_column(source: Any) -> str | None:
-    return next((name for name, feature in source.features.items() if type(feature).__name__ == "Image"), None)
+    return next((name for name, feature in _features(source).items() if type(feature).__name__ == "Image"), None)
 
 
-def _is_table(source: Any) -> bool:
-    return _is_columns(source) and _picture_column(source) is None
+def _is_table(source: Any, how: Reading) -> bool:
+    return _is_columns(source) and _picture_column(source) is None and not _holds_lists(source, how)
+
+
+def _holds_lists(source: Any, how: Reading) -> bool:
+    """Whether each row is one list, of tokens or of a signal: there is no other column but its label."""
+    features = roles(_columns(source), "the data set", how).features
+    return len(features) == 1 and len(source) > 0 and np.ndim(_values(source, features[0])[0]) > 0
+
+
+def _values(source: Any, name: str) -> list[Any]:
+    return list(source[name][:])
 
 
 def _table(source: Any, how: Reading) -> Table:
     """A data set of numbers; a column of other things is named."""
     where = "the data set"
-    role = roles(list(source.column_names), where, how)
+    role = roles(_columns(source), where, how)
     names, labels = _labels(source, role.label)
-    columns = [_numbers(source[name][:], f"{where}: column '{name}'") for name in role.features]
-    domains = [] if role.domain is None else [str(value) for value in source[role.domain][:]]
-    return Table(where, role.features, np.stack(columns, 1), [names[label] for label in labels], domains)
+    columns = [_numbers(_values(source, name), f"{where}: column '{name}'") for name in role.features]
+    numbers = np.stack(columns, 1)
+    return Table(where, role.features, numbers, [names[label] for label in labels], _domain_names(source, role))
+
+
+def _lists(source: Any, how: Reading) -> Labelled:
+    """A data set whose rows are lists of one shape, such as tokens."""
+    role = roles(_columns(source), "the data set", how)
+    names, labels = _labels(source, role.label)
+    (column,) = role.features
+    try:
+        x = np.asarray(_values(source, column))
+    except ValueError:
+        raise UserError(
+            f"the data set: the lists of column '{column}' are not equally long; pad or cut them to one length"
+        ) from None
+    return Labelled(x, labels, names, _domain_names(source, role))
+
+
+def _domain_names(source: Any, role: Roles) -> list[str]:
+    return [] if role.domain is None else [str(value) for value in _values(source, role.domain)]
 
 
 def _numbers(values: Any, where: str) -> NDArray[np.float64]:
@@ -163,7 +206,10 @@ def _numbers(values: Any, where: str) -> NDArray[np.float64]:
     except (TypeError, ValueError):
         raise UserError(f"{where} holds what is no number; leave it out by data={{without=[...]}}") from None
     if numbers.ndim != 1:
-        raise UserError(f"{where} holds lists; give a number in each row, or leave it out by data={{without=[...]}}")
+        raise UserError(
+            f"{where} holds lists; they are read where they are the only column besides the label, so leave the others "
+            "out by data={without=[...]}"
+        )
     odd = np.flatnonzero(~np.isfinite(numbers))
     if len(odd):
         raise UserError(f"{where} has no number in row {odd[0]}; give one, or drop the row")
@@ -172,9 +218,9 @@ def _numbers(values: Any, where: str) -> NDArray[np.float64]:
 
 def _labels(source: Any, column: str) -> tuple[tuple[str, ...], Rows]:
     """The names of the classes, and each row's: as the data set names them, or else as they are found."""
-    values, names = list(source[column][:]), getattr(source.features[column], "names", None)
+    values, names = _values(source, column), getattr(_features(source).get(column), "names", None)
     for row, value in enumerate(values):
-        if value is None or (names and not 0 <= value < len(names)):
+        if value is None or value != value or (names and not 0 <= value < len(names)):
             raise UserError(f"the data set: row {row} has no label in column '{column}'; give it, or drop the row")
     if names:
         return tuple(printable(str(name))[:100] for name in names), np.array(values, np.int64)
@@ -212,13 +258,12 @@ class Decoded(Lazy):
 
 def _pictures(source: Any, how: Reading) -> Labelled:
     column = str(_picture_column(source))
-    role = roles([name for name in source.column_names if name != column] + [column], "the data set", how)
+    role = roles([name for name in _columns(source) if name != column] + [column], "the data set", how)
     names, labels = _labels(source, role.label)
     some = spread(range(len(labels)), LOOKED_AT)
     size = how.size or usual_size([_picture((source, column), row).size[::-1] for row in some])
     rows = np.stack([np.zeros(len(labels), np.int64), np.arange(len(labels))], 1)
-    domains = [] if role.domain is None else [str(value) for value in source[role.domain][:]]
-    return Labelled(Decoded(((source, column),), rows, size), labels, names, domains)
+    return Labelled(Decoded(((source, column),), rows, size), labels, names, _domain_names(source, role))
 
 
 def _picture(place: tuple[Any, str], row: int) -> Any:

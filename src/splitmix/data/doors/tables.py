@@ -126,8 +126,8 @@ def roles(columns: Sequence[str], where: str, how: Reading) -> Roles:
     if how.label is None and len(found) != 1:
         many = f"columns {' and '.join(found)}, of which one may be the label" if found else "no label column"
         raise UserError(
-            f"{where} has {many}; name it by data={{label=...}}, or call it one of {', '.join(LABELS)}; there are "
-            f"{_listed(columns)}"
+            f'{where} has {many}; name it, as by data={{label="{printable(columns[-1])[:60]}"}}, or call it one of '
+            f"{', '.join(LABELS)}; there are {_listed(columns)}"
         )
     label = how.label or found[0]
     domain = how.domain or next((name for name in columns if name.lower() == "domain" and name != label), None)

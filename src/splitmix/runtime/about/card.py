@@ -41,6 +41,15 @@ def plain(text: str) -> str:
     return re.sub("[&<>]", lambda found: ENTITIES[found[0]], escaped).replace("://", ":&#47;/")
 
 
+def megabytes(count: int) -> str:
+    """So many bytes as megabytes, in three digits however few they are.
+
+    >>> megabytes(1740), megabytes(7_283_456), megabytes(2_345_678_901)
+    ('0.00174', '7.28', '2,346')
+    """
+    return f"{count / 1e6:.3g}" if count < 999_500_000 else f"{count / 1e6:,.0f}"
+
+
 def _use(said: Manifest) -> Iterator[str]:
     setting = ', width="1/2", robust=0.3' if said.net.dual else ', width="1/2"'
     shape = ", ".join(map(str, ("n", *said.image)))
@@ -49,8 +58,8 @@ def _use(said: Manifest) -> Iterator[str]:
     what = {"image": said.pixels, "tokens": "whole numbers"}.get(said.sample, "plain numbers")
     if said.scaling is not None and said.scaling.columns:
         what += f" of the columns {_listed(said.scaling.columns)}, in this order and as they stand in the table"
-    yield f"`x` has the shape ({shape}): {what}. The {len(said.classes)} classes, in the order of the"
-    yield f"probabilities: {_listed(said.classes)}."
+    yield f"`x` has the shape ({shape}): {what}."
+    yield f"The {len(said.classes)} classes, in the order of the probabilities: {_listed(said.classes)}."
     yield ""
 
 
@@ -79,7 +88,7 @@ def _widths(said: Manifest) -> Iterator[str]:
 
 def _line(said: Manifest, width: str, row: ScoreRecord | None, attacked: bool) -> list[str]:
     cost = next(cost for cost in said.costs if cost.width == width)
-    costs = [width, str(cost.bases), f"{cost.parameters:,}", f"{cost.macs:,}", f"{cost.bytes / 1e6:.2f}"]
+    costs = [width, str(cost.bases), f"{cost.parameters:,}", f"{cost.macs:,}", megabytes(cost.bytes)]
     if row is None:
         return [*costs, "-", *["-"] * attacked]
     found = _share(row.clean, row.clean_low, row.clean_high)
@@ -107,7 +116,8 @@ def _origin(said: Manifest) -> Iterator[str]:
     yield from ("## Where it comes from", "")
     trained = dict(_counted(name, value) for name, value in said.trained.items())
     known = {**trained, **{f"version of {name}": value for name, value in said.versions.items()}}
-    yield from _table(("", ""), ([plain(name), plain(value)] for name, value in known.items() if value), right=False)
+    lines = ([plain(name.replace("_", " ")), plain(value)] for name, value in known.items() if value)
+    yield from _table(("", ""), lines, right=False)
 
 
 def _counted(name: str, value: str) -> tuple[str, str]:
