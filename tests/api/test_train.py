@@ -79,7 +79,7 @@ def test_images_of_another_kind_are_one_sentence(model, images, words):
         model.predict(images)
 
 
-@pytest.mark.parametrize("width", ["1/8", "3/8", 0.3, 2, 0, "wide", None])
+@pytest.mark.parametrize("width", ["1/8", "3/8", 0.3, 2, 0, "wide"])
 def test_a_width_that_cannot_be_mixed_is_one_sentence(model, width):
     with pytest.raises(UserError, match="width"):
         model.predict(striped_images(2)[0], width)
@@ -125,6 +125,10 @@ def whole_complex(width):
     return net
 
 
+def one_class():
+    return splitmix.task_from_arrays({"here": (np.zeros((200, 6, 6, 1)), np.zeros(200, int))}, clients=2)
+
+
 def drawn(width):
     """A net with a permutation of its own in every copy."""
     net = plain_build(width)
@@ -146,6 +150,8 @@ def drawn(width):
         ({"build": lambda width: None}, "build(width) gives a NoneType; let it return a plain module"),
         ({"build": lambda width: Odd}, "build(width) gives a type; let it return"),
         ({"build": whole_complex}, "the net's parameter 'turns' is complex"),
+        ({"build": lambda width: plain_build(width).double()}, "is float64; keep parameters in float32"),
+        ({"task": one_class()}, "all samples of 'arrays' are of one class"),
         ({"build": drawn}, "draws its buffer 'places' anew whenever it is built"),
         ({"build": lambda width: plain_build(width).requires_grad_(False)}, "nothing in the net learns"),
         ({"task": "minni"}, "did you mean 'mini'"),

@@ -344,3 +344,9 @@ def test_a_token_that_the_net_does_not_know_is_told_before_training(part):
     parts[part][7, 3] = 123
     with pytest.raises(UserError, match="whole numbers up to 123, for which an embedding needs 124 rows"):
         splitmix.train(tuple(parts), words, data={"kind": "tokens"}, **SETTINGS)
+
+
+def test_tokens_that_were_not_said_to_be_tokens_are_told_so():
+    ids = RNG.integers(0, 49, (60, 12))
+    with pytest.raises(UserError, match=r"such as words, are data=\{kind=\"tokens\"\}"):
+        splitmix.train((ids, LABELS), words, **SETTINGS)

@@ -98,6 +98,24 @@ def test_any_net_answers_on_onnx_runtime_as_it_does_in_pytorch(tmp_path, name, d
             assert torch.equal(model(given(name, 7), width, robust).argmax(-1), mean.argmax(-1))
 
 
+class Tempered(nn.Module):
+    """A net that learns one number by itself, and counts in another."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.body, self.heat = nn.Linear(12, 3), nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        return self.body(x) * self.heat.exp() + self.seen
+
+
+def test_a_weight_that_is_a_single_number_is_bundled(tmp_path):
+    model = Model.load(own_bundle(tmp_path / "b", Tempered, (12,), kind="features").path)
+    x = torch.rand(7, 12, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model.logits_by_base(x), reference(Tempered, x, 0.0, False), rtol=0, atol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN_NETS)
 def test_a_device_without_pytorch_gives_the_same_answers(tmp_path, name):

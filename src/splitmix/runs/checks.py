@@ -134,6 +134,8 @@ def check_attacks(task: TaskFacts) -> None:
 def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False) -> None:
     """Run two images through the net: what does not fit is said before training."""
     shape = task.image
+    if task.classes < 2:
+        raise UserError(f"all samples of '{task.name}' are of one class, of which nothing is learnt; give two or more")
     module = _built(build, width, task)
     check_entries(module, _built(build, width, task))
     wanted = None if getattr(module, "any_size", False) else getattr(module, "image", None)
@@ -155,10 +157,16 @@ def check_net(build: Build, width: Width, task: TaskFacts, *, dial: bool = False
         what = "images" if task.kind == "image" else "samples"
         first = len(shape) == 3 and shape[0] in (1, 3) and shape[2] not in (1, 3)
         hint = "; channels stand last in the data, and first in what the net is given" if first else ""
+        if task.kind == "features" and task.scaling is None and _whole(samples_of(task, 2)):
+            hint = '; whole numbers that are not measured but name things, such as words, are data={kind="tokens"}'
         raise UserError(f"the net cannot take the {what} of '{task.name}', {told}: {_reason(error)}{hint}") from None
     if logits.dim() != 2 or logits.shape[1] != task.classes:
         given = tuple(logits.shape[1:])
         raise UserError(f"the net gives outputs of shape {given} for an image, but the task has {task.classes} classes")
+
+
+def _whole(x: torch.Tensor) -> bool:
+    return bool((x >= 0).all() and torch.equal(x, x.round()))
 
 
 def _built(build: Build, width: Width, task: TaskFacts) -> nn.Module:
@@ -187,6 +195,12 @@ def check_entries(module: nn.Module, again: nn.Module) -> None:
     odd = [name for name, value in module.named_parameters() if not value.is_floating_point()]
     if odd:
         raise UserError(f"the net's parameter '{odd[0]}' is complex; keep it as real numbers, by torch.view_as_real")
+    odd = [name for name, value in module.named_parameters() if value.dtype != torch.float32]
+    if odd:
+        kind = str(dict(module.named_parameters())[odd[0]].dtype).removeprefix("torch.")
+        raise UserError(
+            f"the net's parameter '{odd[0]}' is {kind}; keep parameters in float32 (precision = 'mixed' is for less)"
+        )
     if not any(value.requires_grad for value in module.parameters()):
         raise UserError("nothing in the net learns: none of its parameters requires a gradient; leave some unfrozen")
     shapes, other_shapes = ({n: tuple(v.shape) for n, v in entries_of(made).items()} for made in (module, again))

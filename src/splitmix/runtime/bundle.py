@@ -156,7 +156,7 @@ def base_bytes(entries: Mapping[str, NDArray[Any]], norms: set[str], storage: st
     """The file of one base: its norms in full, the rest as `storage` says."""
     stored = {name: value.astype(np.float32 if name in norms else storage) for name, value in entries.items()}
     check_numbers(stored, where)
-    return save({name: np.ascontiguousarray(value) for name, value in stored.items()})
+    return save({name: np.asarray(value, order="C") for name, value in stored.items()})  # also of no axes
 
 
 def write_bundle(path: Path, manifest: Manifest, files: Sequence[bytes]) -> Bundle:
