@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.path.insert(0, "")  # a user's own nets live where the command is run
         command(*given.args, **given.kwargs)
     except UnusedCliTokensError as mistake:
-        more = " ".join(mistake.unused_tokens)
+        more = " ".join(mistake.unused_tokens or ())
         hint = "see its --help"
         if "=" in more:
             hint = "write each setting as one word, in a shell in single quotes, such as -o 'data={size=64}'"
