@@ -23,6 +23,7 @@ from helpers.toys import (
 from splitmix.core.errors import UserError
 from splitmix.core.parts import cut
 from splitmix.core.types import Calibrate, Question, Score, Train
+from splitmix.engines import workers
 from splitmix.engines.simulator import named_norms, split_norms
 from splitmix.engines.stopwatch import Stopwatch
 from splitmix.engines.workers import Arena, Workers
@@ -218,6 +219,35 @@ def test_an_answer_stays_while_the_worker_goes_on(pool):
     jobs = [job(c, 0, 1, round=round) for round in range(3) for c in range(4)]
     kept = list(pool.run(toy_weights(), jobs))
     assert [to_bytes(update.weights) for update in kept] == updates(toy_simulator(), jobs)
+
+
+def test_a_reader_of_many_answers_may_stop_early(pool):
+    jobs = [job(c, 0, 1, round=round) for round in range(6) for c in range(4)]
+    answers = pool.run(toy_weights(), jobs)
+    next(answers)
+    answers.close()
+    assert updates(pool, jobs) == updates(toy_simulator(), jobs)
+
+
+@pytest.mark.parametrize(
+    ("small", "most", "given"), [(9, workers.MANY, 4), (5, workers.MANY, 3), (0, workers.MANY, 2), (9, 0, 2)]
+)
+def test_each_worker_is_given_a_second_task_if_it_is_small_and_many_are_left(monkeypatch, small, most, given):
+    taken, seen = [], []
+    monkeypatch.setattr(workers, "MANY", most)
+    monkeypatch.setattr(
+        Workers,
+        "_answered",
+        lambda self, busy, plain=Workers._answered: [seen.append(len(taken)), plain(self, busy)][1],
+    )
+    pair = Workers(lambda weights, task: (task, {"a": weights["a"] + task}), 1000, 2)
+    try:
+        tasks = (taken.append(task) or task for task in range(9))
+        found = list(pair.run({"a": torch.ones(3)}, tasks, small))
+    finally:
+        pair.close()
+    assert seen[0] == given
+    assert [(task, tensors["a"].tolist()) for task, tensors in found] == [(task, [1.0 + task] * 3) for task in range(9)]
 
 
 def test_the_main_process_gets_its_threads_back():

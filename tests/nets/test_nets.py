@@ -33,6 +33,19 @@ def doubles(net, layout):
     return weights
 
 
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
+def test_a_gradient_of_skipped_pixels_lies_in_memory_as_the_images_do(order):
+    came = []
+    conv = Conv(3, 8, 1, stride=2, bias=False)
+    x = torch.randn(2, 3, 6, 7, dtype=torch.float64).contiguous(memory_format=order).requires_grad_()
+    images = x + 0
+    images.register_hook(came.append)
+    conv.double()(images).square().sum().backward()
+    F.conv2d(x, conv.weight[0], stride=2).square().sum().backward()
+    assert came[0].is_contiguous(memory_format=order)
+    assert_close(2 * came[0], x.grad)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize(("kind", "robust"), [("dual", 0.0), ("dual", 1.0), ("film", 0.0), ("film", 0.25)])

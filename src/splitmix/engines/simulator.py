@@ -118,7 +118,8 @@ class Simulator:
             size = sum(value.numel() * value.element_size() for value in weights.values())
             self._pool = Workers(self._task, 2 * size + (1 << 20), self.workers)  # room for statistics and own_norms
         tasks = ((job, arrays(named_norms(self.own_norms.get(job.client, {}))), self._known.sent(job)) for job in jobs)
-        for job, ((answer, measured), returned) in zip(jobs, self._pool.run(weights, tasks), strict=True):
+        small = sum(isinstance(job, Train) and not job.local_norms for job in jobs)  # all of them, or none
+        for job, ((answer, measured), returned) in zip(jobs, self._pool.run(weights, tasks, small), strict=True):
             own, upload = split_norms(returned)
             self._keep(job.client, own)
             self._known.learn(job, measured)

@@ -18,6 +18,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.types import Weights
 
 Answer = Callable[[Weights, Any], tuple[Any, Weights]]  # (weights, task) -> a small picklable answer and tensors
+MANY = 500  # entries, whose names are sent with every task
 Header = list[tuple[str, torch.dtype, torch.Size, int]]  # name, dtype, shape, offset
 
 
@@ -48,7 +49,7 @@ class Arena:
 
 
 class Workers:
-    """Forked processes that answer tasks on shared weights, one task at a time each."""
+    """Forked processes that answer tasks on shared weights, each one after the other."""
 
     def __init__(self, answer: Answer, capacity: int, count: int) -> None:
         keep_memory()  # inherited by the workers
@@ -73,35 +74,45 @@ class Workers:
         """Whether this process may fork: not beside a GPU runtime, and not on systems where it is unsafe."""
         return sys.platform == "linux" and not torch.cuda.is_initialized()
 
-    def run(self, weights: Weights, tasks: Iterable[Any]) -> Iterator[tuple[Any, Weights]]:
-        """Answers in the order of the tasks; few of them wait in memory for an earlier one."""
-        header = self.weights.write(weights)
-        queue, ready, busy = enumerate(tasks), dict[int, Any](), dict[Connection, int]()
-        out = 0
+    def run(self, weights: Weights, tasks: Iterable[Any], small: int = 0) -> Iterator[tuple[Any, Weights]]:
+        """Answers in the order of the tasks; few of them wait in memory for an earlier one.
 
-        def feed(pipe: Connection) -> None:
-            if len(ready) < 8 * len(self.pipes) and (task := next(queue, None)) is not None:
+        Of `small` tasks the next waits in each worker's pipe, so that none waits for us; but not of the last few, which
+        go to whoever is free. Both sides would wait for ever if a pipe had no room for it, as where entries are many.
+        """
+        header = self.weights.write(weights)
+        small = small if len(header) <= MANY else 0
+        queue, ready = enumerate(tasks), dict[int, Any]()
+        busy: dict[Connection, list[int]] = {pipe: [] for pipe in self.pipes}
+        sent = out = 0
+
+        def feed(pipe: Connection, most: int) -> None:
+            nonlocal sent
+            while len(busy[pipe]) < most and len(ready) < 8 * len(self.pipes):
+                if (task := next(queue, None)) is None:
+                    return
                 self._send(pipe, (header, task[1]))
-                busy[pipe] = task[0]  # only now: what was not sent must not be waited for
+                busy[pipe].append(task[0])  # only now: what was not sent must not be waited for
+                sent += 1
 
         try:
             while True:
                 for pipe in self.pipes:
-                    if pipe not in busy:
-                        feed(pipe)
-                if not busy and not ready:
+                    feed(pipe, 2 if small - sent > 2 * len(self.pipes) else 1)
+                if not any(busy.values()) and not ready:
                     return
-                for pipe in self._answered(busy):
-                    number, message = busy.pop(pipe), self._receive(pipe)
-                    feed(pipe)  # first give it work, then copy what it did
+                for pipe in self._answered(pipe for pipe, numbers in busy.items() if numbers):
+                    number, message = busy[pipe].pop(0), self._receive(pipe)
+                    feed(pipe, 1)  # first give it work, then copy what it did; a second task would write over that
                     ready[number] = self._unpack(pipe, message)
                 while out in ready:
                     yield ready.pop(out)
                     out += 1
         finally:
-            for pipe in busy:  # the reader stopped early, or a worker ended: let the others finish
+            for pipe, numbers in busy.items():  # the reader stopped early, or a worker ended: let the others finish
                 with contextlib.suppress(RuntimeError):
-                    self._receive(pipe)
+                    for _ in numbers:
+                        self._receive(pipe)
 
     def close(self) -> None:
         for pipe in self.pipes:

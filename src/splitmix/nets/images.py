@@ -1,4 +1,4 @@
-"""The first convolution of bases that see images of their own: few channels, which PyTorch's way back is slow for."""
+"""Ways back through images that PyTorch is slow at: to few channels of bases' own images, and to skipped pixels."""
 
 from typing import Any
 
@@ -37,6 +37,35 @@ class OwnImages(torch.autograd.Function):
             None,
             None,
         )
+
+
+class Skipped(torch.autograd.Function):
+    """Some of the pixels; their gradient lies in memory as the images do, else what meets it there is slow."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *strides: int) -> Tensor:
+        ctx.shape, ctx.places = x.shape, _every(strides)
+        last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        ctx.order = torch.channels_last if last else torch.contiguous_format
+        return x[ctx.places]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        whole = torch.empty(ctx.shape, dtype=slope.dtype, device=slope.device, memory_format=ctx.order).zero_()
+        whole[ctx.places] = slope
+        return whole, *(None for _ in ctx.places[2:])
+
+
+def skipped(x: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Pixels at such steps, from the first on."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return x[_every(strides)]
+    found: Tensor = Skipped.apply(x, *strides)
+    return found
+
+
+def _every(strides: tuple[int, ...]) -> tuple[slice, ...]:
+    return slice(None), slice(None), *(slice(None, None, step) for step in strides)
 
 
 def slope_of_images(slope: Tensor, weight: Tensor, padding: int, groups: int, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from splitmix.core.types import Weights
 from splitmix.core.width import parse_dial
-from splitmix.nets.images import FEW, OwnImages
+from splitmix.nets.images import FEW, OwnImages, skipped
 from splitmix.nets.stages import Stages
 
 
@@ -39,7 +39,7 @@ class Conv(nn.Module):
         stride = self.stride
         if stride > 1 and self.padding == 0 and self.weight.shape[3:] == (1, 1):
             # the same numbers, but safe: with a stride PyTorch 2.13 writes past the end of gradients of few channels
-            x, stride = x[:, :, ::stride, ::stride], 1
+            x, stride = skipped(x, (stride, stride)), 1
         if inputs < FEW and stride == 1 and torch.is_grad_enabled() and (groups > 1 or x.requires_grad):
             convolve: Callable[..., Tensor] = OwnImages.apply
             return convolve(x, self.weight.flatten(0, 1), bias, self.padding, groups)

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from splitmix.core.net import Build, Net
 from splitmix.core.types import Layout, Weights
 from splitmix.core.width import Width
+from splitmix.nets.images import skipped
 from splitmix.nets.layers import BatchNorm, linear, turned
 
 TRIED = 3  # bases that are run side by side, to see that they stay apart
@@ -134,7 +135,7 @@ class Conv(Layer):
         dense = self.groups == 1 and x.shape[1] == self.inputs  # all bases see the same: one convolution
         groups = 1 if dense else bases * self.groups
         if self.skips:  # with a stride PyTorch 2.13 writes past the end of gradients of few channels
-            x, stride = x[(slice(None), slice(None), *(slice(None, None, step) for step in stride))], (1,) * len(stride)
+            x, stride = skipped(x, stride), (1,) * len(stride)
         x = x if dense else spread(x, bases, self.inputs)
         return self.convolve(x, *self.flat, stride, self.padding, self.dilation, groups)
 
