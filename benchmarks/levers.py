@@ -19,7 +19,9 @@ from splitmix.runs.records import read_metrics
 NAME = "levers"
 ANCHORED: dict[str, object] = {"draws": "anchored"}
 FIRST: dict[str, object] = {"mutual": 0.5, "taught": "first"}
+LIGHTLY: dict[str, object] = {"mutual": 0.25, "taught": "first"}
 ALL: dict[str, object] = {"mutual": 0.2}
+FORK: dict[str, object] = {"fork": 0.2}
 FEDAVG = {"name": "fedavg", "width": "1/8"}
 MOMENTUM: dict[str, object] = {"server": {"name": "momentum", "beta": 0.5}}
 LATE: dict[str, object] = {"average": 0.2}
@@ -32,6 +34,7 @@ def splitmix(*levers: Mapping[str, object]) -> dict[str, object]:
 
 LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
     "Split-Mix, anchored, first taught, momentum": splitmix(ANCHORED, FIRST) | MOMENTUM,
+    "Split-Mix, anchored, first taught lightly, momentum": splitmix(ANCHORED, LIGHTLY) | MOMENTUM,
     "Split-Mix": {"method": "splitmix"},
     "FedAvg 1/8, momentum": {"method": FEDAVG} | MOMENTUM,
     "SHeteroFL, momentum": {"method": "sheterofl"} | MOMENTUM,
@@ -40,6 +43,8 @@ LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
     "Split-Mix, anchored, first taught": splitmix(ANCHORED, FIRST),
     "Split-Mix, anchored, momentum": splitmix(ANCHORED) | MOMENTUM,
     "Split-Mix, first taught, momentum": splitmix(FIRST) | MOMENTUM,
+    "Split-Mix, fork, momentum": splitmix(FORK) | MOMENTUM,
+    "Split-Mix, anchored, fork, momentum": splitmix(ANCHORED, FORK) | MOMENTUM,
     "Split-Mix, anchored": splitmix(ANCHORED),
     "Split-Mix, momentum": splitmix() | MOMENTUM,
     "Split-Mix, first taught": splitmix(FIRST),
@@ -55,6 +60,20 @@ TASKS: dict[str, dict[str, object]] = {
         "eval_every": 20,
         "checkpoint_every": 10,
         "kernels": "native",  # the same sums in C, as three hundred rounds are long
+    },
+    "cifar10": {
+        "task": "cifar10",
+        "clients": 20,
+        "partition": {"name": "classes", "k": 5},
+        "objective": "masked",
+        "net": "stock_nets:small_cnn",  # which gets far enough to say something in a few minutes
+        "statistics": "global",  # which a choice would take too: clients differ in their classes
+        "lr": 0.03,
+        "rounds": 50,
+        "epochs": 2,
+        "cohort": 10,
+        "eval_every": 10,
+        "checkpoint_every": 10,
     },
     "office-caltech10": {
         "task": "office-caltech10",
