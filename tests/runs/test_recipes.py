@@ -40,7 +40,7 @@ def test_the_even_split_of_cifar10_has_rates_of_its_own():
 def test_the_recommended_recipe_is_what_our_runs_support():
     config = make_config({"recipe": "recommended"})
     assert (config.lr, config.order, config.norm) == (0.1, "greedy", "post")
-    assert config.method == {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}
+    assert config.method == {"name": "splitmix", "draws": "anchored"}
     assert config.server == {"name": "momentum", "beta": 0.5}
     assert config.statistics == "chosen"
 
@@ -59,17 +59,20 @@ def test_the_recommended_recipe_chooses_no_statistics_where_there_is_no_choice(k
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("splitmix", {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}),
-        (
-            {"name": "splitmix", "mutual": 0.0},
-            {"name": "splitmix", "draws": "anchored", "mutual": 0.0, "taught": "first"},
-        ),
+        ("splitmix", {"name": "splitmix", "draws": "anchored"}),
+        ({"name": "splitmix", "mutual": 0.2}, {"name": "splitmix", "draws": "anchored", "mutual": 0.2}),
         ("fedavg", "fedavg"),
         ({"name": "heterofl"}, {"name": "heterofl"}),
     ],
 )
 def test_a_recipe_fills_in_the_method_that_is_named_and_no_other(method, expected):
     assert make_config({"recipe": "recommended", "method": method}).method == expected
+
+
+@pytest.mark.parametrize(("epochs", "rate"), [(None, 30.0), (4, 7.5), (100, 1.0)])
+def test_against_attacks_norms_learn_the_faster_the_fewer_epochs_a_round_has(epochs, rate):
+    given = {"recipe": "recommended", "objective": "adversarial"} | ({"epochs": epochs} if epochs else {})
+    assert make_config(given).norm_rate == rate
 
 
 def test_an_unknown_recipe_is_told_with_all_other_mistakes():

@@ -61,8 +61,8 @@ def recommended(given: Settings) -> dict[str, object]:
     """What our own runs support, on validation images: a high rate, server momentum, calibrated norms, the better ones.
 
     Photographs and drawings, with far fewer images a class, want a tenth of that rate. Split-Mix trains its first base
-    most often and lets it learn from the mean of a client's bases; against attacks the affines of norms have thirty
-    times the rate, so that the two norms of a layer part.
+    most often. Against attacks the affines of norms have thirty times the rate, so that the two norms of a layer part;
+    less where a round has more epochs, as a blend of norms that are too far apart is worse than either.
     """
     rate = 0.01 if _family(given) == "domainnet" else 0.1
     made: dict[str, object] = {"lr": rate, "order": "greedy", "norm": "post", "rescale_init": True}
@@ -70,8 +70,13 @@ def recommended(given: Settings) -> dict[str, object]:
     if given.get("privacy") is None and given.get("norm", "post") == "post":
         made["statistics"] = "chosen"  # each client's own suit other domains, those of all suit other classes
     if method_name(given) == "splitmix":
-        made["method"] = {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}
-    return {**made, "norm_rate": 30.0} if under_attack(given) else made
+        made["method"] = {"name": "splitmix", "draws": "anchored"}
+    return {**made, "norm_rate": _norm_rate(given)} if under_attack(given) else made
+
+
+def _norm_rate(given: Settings) -> float:
+    epochs = given.get("epochs")
+    return max(30.0 / epochs, 1.0) if isinstance(epochs, int) and epochs > 0 else 30.0
 
 
 RECIPES: dict[str, Callable[[Settings], dict[str, object]]] = {"paper": released, "recommended": recommended}
