@@ -52,8 +52,9 @@ def test_it_was_measured_at_every_width_under_a_strong_attack_and_its_dials_pay_
     assert "PGD" in table.attack
     assert all(row.attacked_low <= row.attacked <= row.attacked_high for row in table.rows)
     rows = {(row.width, row.robust): row for row in model.manifest.table.rows}
+    for width in map(str, model.widths):
+        assert rows[width, 1.0].attacked > rows[width, 0.0].attacked + 0.07
     for width in ("1/2", "1"):
-        assert rows[width, 1.0].attacked > rows[width, 0.0].attacked + 0.05
         assert rows[width, 0.0].clean > rows[width, 1.0].clean
     assert rows["1", 0.0].clean > rows["1/8", 0.0].clean
 
