@@ -143,10 +143,19 @@ def test_a_blend_of_norms_is_the_weighted_mean_of_both(robust, kind, shape):
     assert_close(norm(x, kind(robust)), expected, atol=1e-6, rtol=1e-6)
 
 
-def test_norms_blend_only_with_fixed_statistics():
+@pytest.mark.parametrize("robust", [0.0, 0.3, 0.5, 1.0])
+def test_in_training_a_blend_of_norms_is_that_of_what_both_make_of_the_batch(robust):
     norm, x = Norm(6, dual=True), torch.randn(4, 6)
-    with pytest.raises(ValueError, match=r"train at robust=0 or robust=1, not 0\.5"):
-        norm(x, 0.5)
+    for value in norm.parameters():
+        value.data.uniform_(0.5, 1.5)
+    found = norm(x, robust)
+    nearer = norm.noisy if robust >= 0.5 else norm.clean
+    assert not torch.equal(nearer.running_mean, torch.zeros(1, 6))
+    assert_close(found, (1 - robust) * norm.clean(x) + robust * norm.noisy(x), atol=1e-6, rtol=1e-6)
+
+
+def test_norms_that_serve_blend_only_with_fixed_statistics():
+    norm, x = Norm(6, dual=True), torch.randn(4, 6)
     norm.clean.running_mean = None
     with pytest.raises(ValueError, match="calibrate the model first"):
         norm.eval()(x, 0.5)

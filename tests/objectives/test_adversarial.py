@@ -84,6 +84,7 @@ def after_batches(net, width, weights, batches, robust):
 BOTH = [
     (Adversarial, dual, {}),
     (Adversarial, dual, {"loss": "masked"}),
+    (Adversarial, dual, {"dials": (0.0, 0.6, 1.0)}),
     (OnceForAll, FilmTiny, {}),
 ]
 
@@ -92,6 +93,8 @@ BOTH = [
 @pytest.mark.parametrize("tracked", [True, False])
 @pytest.mark.parametrize(("kind", "build", "settings"), BOTH)
 def test_stacked_bases_learn_what_looped_bases_learn(kind, build, settings, tracked):
+    if "dials" in settings and not tracked:
+        pytest.skip("between two norms an attack needs fixed statistics")
     (_, stacked), (_, looped) = (
         train(kind(ATTACK, **settings), build=build, stacked=stacked, tracked=tracked) for stacked in (True, False)
     )
@@ -227,13 +230,21 @@ def test_on_single_norms_a_step_is_the_weighed_mean_of_a_clean_and_an_adversaria
         assert_close(mixed[1][name] - start, expected, atol=1e-12, rtol=1e-9)
 
 
-# --- once for all
+# --- a dial drawn for each batch: on two norms, or once for all on norms that it conditions
 
 
+def on_two_norms(attack, dials):
+    return Adversarial(attack, dials=dials)
+
+
+DRAWN = [on_two_norms, OnceForAll]
+
+
+@pytest.mark.parametrize("kind", DRAWN)
 @pytest.mark.parametrize("drawn", [0.0, 0.3, 1.0])
-def test_one_lambda_is_adversarial_training_of_that_weight_on_the_net_at_that_dial(drawn):
+def test_one_dial_is_adversarial_training_of_that_weight_on_the_net_that_it_makes(kind, drawn):
     forward = Calls()
-    OnceForAll(ATTACK, lambdas=(drawn,))(forward, X, Y, torch.Generator())
+    kind(ATTACK, (drawn,))(forward, X, Y, torch.Generator())
     attack = [(drawn, False)] * (1 + ATTACK.steps)
     clean, adversarial = [(drawn, True)], [*attack, (drawn, True)]
     assert forward.seen == {0.0: clean, 0.3: clean + adversarial, 1.0: adversarial}[drawn]
@@ -255,11 +266,12 @@ def test_the_losses_are_weighed_by_the_lambda_that_was_drawn():
 
 
 @pytest.mark.slow
-def test_each_batch_draws_a_lambda_from_the_clients_own_rng():
+@pytest.mark.parametrize("kind", DRAWN)
+def test_each_batch_draws_a_dial_from_the_clients_own_rng(kind):
     def draws(seed):
         forward, rng = Calls(), torch.Generator().manual_seed(seed)
         for _ in range(200):
-            OnceForAll(PGD(eps=0.0), lambdas=(0.0, 0.2, 0.2, 1.0))(forward, X, Y, rng)
+            kind(PGD(eps=0.0), (0.0, 0.2, 0.2, 1.0))(forward, X, Y, rng)
         return [robust for robust, training in forward.seen if training]
 
     assert draws(1) == draws(1) != draws(2)
@@ -308,8 +320,22 @@ def test_one_net_learns_to_be_accurate_and_to_be_robust():
     assert robust > fragile + 0.15
 
 
-@pytest.mark.parametrize("lambdas", [(), "0.5", 0.5, None, (0.0, 1.1), (-0.1,), (float("nan"),), ("high",), (None,)])
-def test_lambdas_that_are_no_dials_are_refused_in_one_sentence(lambdas):
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("dials", [[], "0.5", 0.5, None, (0.0, 1.1), (-0.1,), (float("nan"),), ("high",), (None,)])
+def test_lists_of_what_are_no_dials_are_refused_in_one_sentence(kind, dials):
     with pytest.raises(UserError, match="robustness dial") as error:
-        OnceForAll(lambdas=lambdas)
+        kind(ATTACK, dials)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("settings", [{"weight": 0.3}, {"dual": False}])
+def test_dials_that_are_drawn_are_the_weights_of_two_norms(settings):
+    with pytest.raises(UserError, match="give no weight, and no dual=false"):
+        Adversarial(ATTACK, dials=(0.0, 1.0), **settings)
+
+
+def test_a_dial_between_trains_both_norms_and_moves_the_statistics_of_the_nearer_one():
+    start, end = train(Adversarial(ATTACK, dials=(0.75,)), plan=ONE_STEP)
+    assert all(not torch.equal(start[name], end[name]) for name in start if not name.endswith(STATISTICS))
+    assert to_bytes(statistics(end, ".clean.")) == to_bytes(statistics(start, ".clean."))
+    assert all(not torch.equal(start[name], value) for name, value in statistics(end, ".noisy.").items())

@@ -117,17 +117,26 @@ class Norm(nn.Module):
 
 
 def turned(x: Tensor, robust: float | Tensor, clean: BatchNorm, noisy: BatchNorm | None) -> Tensor:
-    """What a dial makes of two norms: with fixed statistics both are affine maps, so is what lies between them."""
+    """What a dial makes of two norms: with fixed statistics both are affine maps, so is what lies between them.
+
+    In training both look at the batch, and differ by their own affines alone; the statistics of the nearer one follow.
+    """
     if noisy is None or (isinstance(robust, float | int) and robust == 0):
         return BatchNorm.forward(clean, x)
     if isinstance(robust, float | int) and robust == 1:
         return BatchNorm.forward(noisy, x)
     if clean.training:
-        raise ValueError(f"norms blend only in eval mode; train at robust=0 or robust=1, not {robust}")
+        weight, bias = between(robust, clean, noisy)
+        return (clean if robust < 0.5 else noisy).normalised(x, weight.flatten(), bias.flatten())
     (a0, b0), (a1, b1) = clean.affine(), noisy.affine()
     shape = (1, -1) + (1,) * (x.dim() - 2)
     a, b = a0 + robust * (a1 - a0), b0 + robust * (b1 - b0)
     return x * a.view(shape) + b.view(shape)
+
+
+def between(robust: float | Tensor, clean: BatchNorm, noisy: BatchNorm) -> tuple[Tensor, Tensor]:
+    """The affine, weight and bias, between those of two norms."""
+    return clean.weight + robust * (noisy.weight - clean.weight), clean.bias + robust * (noisy.bias - clean.bias)
 
 
 def scaled(channels: int, width: Fraction) -> int:
@@ -187,26 +196,40 @@ class ScaledNet(nn.Module):
     def fold(self, weights: Weights, robust: float) -> Weights | None:
         """Stacked entries of the net without norms: each is part of the layer before it. None where that cannot be.
 
-        With fixed statistics a norm at either end of its dial is an affine map of each channel.
+        With fixed statistics a norm is an affine map of each channel wherever its dial stands.
         """
         norms = {name: getattr(self, name) for name in self.behind}
-        if robust not in (0, 1) or any(type(norm) is not Norm for norm in norms.values()):
+        if not isinstance(robust, float | int) or any(type(norm) is not Norm for norm in norms.values()):
             return None
         folded = dict(weights)
         for name, layer in self.behind.items():
-            twin = "clean" if robust == 0 or norms[name].noisy is None else "noisy"
-            kept = (f"{name}.{twin}.{entry}" for entry in ("weight", "bias", "running_mean", "running_var"))
-            gain, shift, mean, var = (weights[entry] for entry in kept)
-            scale, weight = gain * torch.rsqrt(var + norms[name].clean.eps), weights[f"{layer}.weight"]
-            folded[f"{layer}.weight"] = weight * scale.view(*scale.shape, *(1,) * (weight.dim() - 2))
-            folded[f"{layer}.bias"] = (weights[f"{layer}.bias"] - mean) * scale + shift
+            dial = robust if norms[name].noisy is not None else 0
+            ends = [self._folded(weights, layer, name, twin) for twin in twins_at(dial)]
+            folded |= (
+                ends[0] if len(ends) == 1 else {key: torch.lerp(ends[0][key], ends[1][key], dial) for key in ends[0]}
+            )
         return folded
+
+    def _folded(self, weights: Weights, layer: str, norm: str, twin: str) -> Weights:
+        """A layer with one of the two norms behind it."""
+        kept = (f"{norm}.{twin}.{entry}" for entry in ("weight", "bias", "running_mean", "running_var"))
+        gain, shift, mean, var = (weights[entry] for entry in kept)
+        scale, weight = gain * torch.rsqrt(var + getattr(self, norm).clean.eps), weights[f"{layer}.weight"]
+        return {
+            f"{layer}.weight": weight * scale.view(*scale.shape, *(1,) * (weight.dim() - 2)),
+            f"{layer}.bias": (weights[f"{layer}.bias"] - mean) * scale + shift,
+        }
 
     def without_norms(self) -> "ScaledNet":
         """Itself, with nothing in the place of the norms that `fold` makes part of other layers."""
         for name in self.behind:
             setattr(self, name, Nothing())
         return self
+
+
+def twins_at(robust: float) -> tuple[str, ...]:
+    """The norms that a dial touches."""
+    return ("clean",) if robust == 0 else ("noisy",) if robust == 1 else ("clean", "noisy")
 
 
 class Nothing(nn.Module):

@@ -21,12 +21,16 @@ class Adversarial(Objective):
     its own, made against its noisy norms in eval mode by the unmasked cross-entropy. With `dual=False` all images go
     through one set of norms, the clean batch first: plain adversarial training. Weight 0 makes no adversarial images,
     weight 1 uses no clean ones.
+
+    With `dials` each batch draws one of them, l, and is the adversarial training of weight l of the net that the dial l
+    makes: so all that lies between the two norms is trained as well, and the weight is not asked for.
     """
 
     attack: Attack = field(default_factory=PGD)
     weight: float = 0.5
     loss: str = "plain"
     dual: bool = True
+    dials: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight, int | float) or not 0 <= self.weight <= 1:
@@ -35,6 +39,10 @@ class Adversarial(Objective):
             raise UserError(f"dual={self.dual!r} is neither true nor false; true trains two norms, false one")
         if not isinstance(self.loss, str) or self.loss not in LOSSES:
             raise unknown("loss", str(self.loss), LOSSES)
+        if self.dials != ():
+            object.__setattr__(self, "dials", _checked("dials", self.dials))
+            if not self.dual or self.weight != 0.5:
+                raise UserError("dials are drawn between two norms, and are weights: give no weight, and no dual=false")
 
     @property
     def needs(self) -> dict[str, bool]:
@@ -43,11 +51,15 @@ class Adversarial(Objective):
     @property
     def trials(self) -> tuple[Trial, ...]:
         """A round is judged as it is trained: by clean accuracy, and by that under the training attack."""
+        if self.dials:
+            return _both_ends(self.attack)
         robust = 1.0 if self.dual else 0.0
         trials = (Trial(1 - self.weight), Trial(self.weight, robust, self.attack))
         return tuple(trial for trial in trials if trial.share)
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+        if self.dials:
+            return _at_one_of(self.dials, self, forward, x, y, rng)
         if self.weight == 0:
             return self._clean(forward, x, y)
         if self.weight == 1:
@@ -89,7 +101,7 @@ class OnceForAll(Objective):
 
     def __post_init__(self) -> None:
         Adversarial(self.attack, loss=self.loss)  # refuses an unknown loss
-        object.__setattr__(self, "lambdas", _checked(self.lambdas))
+        object.__setattr__(self, "lambdas", _checked("lambdas", self.lambdas))
 
     @property
     def needs(self) -> dict[str, bool]:
@@ -97,13 +109,10 @@ class OnceForAll(Objective):
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """A round is judged at both ends of the dial: by clean accuracy, and by that under the training attack."""
-        return (Trial(0.5, 0.0), Trial(0.5, 1.0, self.attack))
+        return _both_ends(self.attack)
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
-        drawn = self.lambdas[int(torch.randint(len(self.lambdas), (), generator=rng))]
-        train = Adversarial(self.attack, weight=drawn, loss=self.loss, dual=False)
-        return train(AtDial(forward, drawn), x, y, rng)
+        return _at_one_of(self.lambdas, self, forward, x, y, rng)
 
 
 @dataclass(frozen=True)
@@ -126,7 +135,26 @@ class AtDial:
         return self.forward.fixed(place, self.robust)
 
 
-def _checked(lambdas: object) -> tuple[float, ...]:
-    if not isinstance(lambdas, Sequence) or isinstance(lambdas, str) or not lambdas:
-        raise UserError(f"lambdas {lambdas!r} is no list of robustness dials; give some, such as [0, 0.2, 0.5, 1]")
-    return tuple(map(parse_dial, lambdas))
+def _at_one_of(
+    dials: Sequence[float],
+    settings: Adversarial | OnceForAll,
+    forward: Forward,
+    x: Tensor,
+    y: Tensor,
+    rng: torch.Generator,
+) -> Tensor:
+    """Draw a dial, and train the net that it makes: adversarial training of that weight."""
+    drawn = dials[int(torch.randint(len(dials), (), generator=rng))]
+    train = Adversarial(settings.attack, weight=drawn, loss=settings.loss, dual=False)
+    return train(AtDial(forward, drawn), x, y, rng)
+
+
+def _both_ends(attack: Attack) -> tuple[Trial, ...]:
+    """A round is judged at both ends of the dial: by clean accuracy, and by that under the training attack."""
+    return (Trial(0.5, 0.0), Trial(0.5, 1.0, attack))
+
+
+def _checked(name: str, dials: object) -> tuple[float, ...]:
+    if not isinstance(dials, Sequence) or isinstance(dials, str) or not dials:
+        raise UserError(f"{name} {dials!r} is no list of robustness dials; give some, such as [0, 0.2, 0.5, 1]")
+    return tuple(map(parse_dial, dials))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from splitmix.nets.layers import BatchNorm, Conv, Linear, Norm, Nothing
+from splitmix.nets.layers import BatchNorm, Conv, Linear, Norm, Nothing, between
 from splitmix.nets.native.library import ConvSizes, LinearSizes, call, fits, numbers
 from splitmix.nets.stages import Stages
 
@@ -25,26 +25,34 @@ class NativeStages(Stages):
         if not isinstance(found, BatchNorm):
             bare: Tensor = ConvStage.apply(x, conv.weight, conv.bias, None, None, None, pool)
             return bare
-        y: Tensor = ConvStage.apply(x, conv.weight, conv.bias, found.weight, found.bias, found, pool)
+        y: Tensor = ConvStage.apply(x, conv.weight, conv.bias, *affine(norm, robust), found, pool)
         return y
 
     def linear(self, x: Tensor, linear: nn.Module, norm: nn.Module, robust: float | Tensor) -> Tensor:
         found = chosen(norm, robust)
         if not (isinstance(linear, Linear) and isinstance(found, BatchNorm) and fits_linear(x, linear, found)):
             return super().linear(x, linear, norm, robust)
-        y: Tensor = LinearStage.apply(x, linear.weight, linear.bias, found.weight, found.bias, found)
+        y: Tensor = LinearStage.apply(x, linear.weight, linear.bias, *affine(norm, robust), found)
         return y
 
 
 def chosen(norm: nn.Module, robust: float | Tensor) -> BatchNorm | Nothing | None:
-    """The norm that a dial turns to, if it is one that looks at its batch, or nothing at all."""
+    """The norm that a dial is nearer to, if it is one that looks at its batch, or nothing at all."""
     if isinstance(norm, Nothing):
         return norm
-    if type(norm) is not Norm or not isinstance(robust, float | int) or robust not in (0, 1):
+    if type(norm) is not Norm or not isinstance(robust, float | int):
         return None
-    found = norm.noisy if robust == 1 and norm.noisy is not None else norm.clean
+    found = norm.noisy if robust >= 0.5 and norm.noisy is not None else norm.clean
     learns = found.training and found.divisor == 1
     return found if learns else None
+
+
+def affine(norm: nn.Module, robust: float | Tensor) -> tuple[Tensor, Tensor]:
+    """The weight and bias of the norm that a dial turns to, or what lies between those of both."""
+    assert isinstance(norm, Norm)
+    if norm.noisy is None or robust == 0:
+        return norm.clean.weight, norm.clean.bias
+    return (norm.noisy.weight, norm.noisy.bias) if robust == 1 else between(robust, norm.clean, norm.noisy)
 
 
 def fits_conv(x: Tensor, conv: Conv, norm: BatchNorm | Nothing, pool: bool) -> bool:
