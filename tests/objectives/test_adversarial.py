@@ -14,7 +14,7 @@ from splitmix.core.net import Net
 from splitmix.core.objective import Objective, withstood
 from splitmix.core.parts import cut
 from splitmix.core.types import Layout, Part, Plan, Train
-from splitmix.objectives.adversarial import Adversarial, OnceForAll
+from splitmix.objectives.adversarial import Adversarial, OnceForAll, drawn_dials
 from splitmix.objectives.losses import DrawnWidth, Masked, Plain, cross_entropy
 
 DATA = ToyClients().data(0)
@@ -84,17 +84,19 @@ def after_batches(net, width, weights, batches, robust):
 BOTH = [
     (Adversarial, dual, {}),
     (Adversarial, dual, {"loss": "masked"}),
-    (Adversarial, dual, {"dials": (0.0, 0.6, 1.0)}),
     (OnceForAll, FilmTiny, {}),
 ]
 
 
+BETWEEN = (Adversarial, dual, {"dials": "drawn"})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("tracked", [True, False])
-@pytest.mark.parametrize(("kind", "build", "settings"), BOTH)
+@pytest.mark.parametrize(
+    ("kind", "build", "settings", "tracked"),
+    [*((*each, tracked) for each in BOTH for tracked in (True, False)), (*BETWEEN, True)],
+)
 def test_stacked_bases_learn_what_looped_bases_learn(kind, build, settings, tracked):
-    if "dials" in settings and not tracked:
-        pytest.skip("between two norms an attack needs fixed statistics")
     (_, stacked), (_, looped) = (
         train(kind(ATTACK, **settings), build=build, stacked=stacked, tracked=tracked) for stacked in (True, False)
     )
@@ -102,7 +104,7 @@ def test_stacked_bases_learn_what_looped_bases_learn(kind, build, settings, trac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "build", "settings"), BOTH)
+@pytest.mark.parametrize(("kind", "build", "settings"), [*BOTH, BETWEEN])
 def test_bases_trained_together_learn_what_each_learns_alone(kind, build, settings):
     _, together = train(kind(QUIET, **settings), build=build)
     for base in range(3):
@@ -201,6 +203,54 @@ def test_a_weight_outside_0_and_1_is_refused(weight):
         Adversarial(weight=weight)
 
 
+def test_of_two_drawn_dials_clean_images_are_seen_at_the_lower_and_attacked_ones_at_the_higher():
+    pairs = []
+    for seed in range(40):
+        forward = Calls()
+        Adversarial(ATTACK, dials="drawn")(forward, X, Y, torch.Generator().manual_seed(seed))
+        low, *attack, high = [robust for robust, _ in forward.seen]
+        assert {*attack} == {high}
+        assert [training for _, training in forward.seen] == [True, *[False] * len(attack), True]
+        pairs.append((low, high))
+    assert all(0 <= low <= high <= 1 for low, high in pairs)
+    assert {0.0, 1.0} < {dial for pair in pairs for dial in pair}
+
+
+def test_dials_are_drawn_by_the_clients_own_rng_half_of_them_at_an_end():
+    def draws(seed):
+        rng = torch.Generator().manual_seed(seed)
+        return [dial for _ in range(1000) for dial in drawn_dials(rng)]
+
+    assert draws(1) == draws(1) != draws(2)
+    assert 900 <= sum(dial in (0.0, 1.0) for dial in draws(1)) <= 1100  # 22 is a standard deviation
+    assert 400 <= draws(1).count(0.0) <= 600
+
+
+def test_a_dial_between_trains_both_norms_and_moves_the_statistics_of_the_nearer_one():
+    forward_at = {0.75: ("noisy", "clean"), 0.25: ("clean", "noisy")}
+    for dial, (nearer, other) in forward_at.items():
+        start = cut(Net(dual), LAYOUT, with_film(Net(dual), LAYOUT, tracked=True), PARTS)
+        end = after_batches(Net(dual), ATOM, start, [DATA.train.batch(torch.arange(8))[0].double()], dial)
+        assert to_bytes(statistics(end, f".{other}.")) == to_bytes(statistics(start, f".{other}."))
+        assert all(not torch.equal(start[name], value) for name, value in statistics(end, f".{nearer}.").items())
+    start, end = train(Adversarial(ATTACK, dials="drawn"))
+    assert all(not torch.equal(start[name], end[name]) for name in start if not name.endswith(STATISTICS))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"dials": "drwn"}, "did you mean 'drawn'"),
+        ({"dials": 3}, "3"),
+        ({"dials": "drawn", "dual": False}, "two norms"),
+    ],
+)
+def test_dials_that_cannot_be_are_refused_in_one_sentence(settings, told):
+    with pytest.raises(UserError, match=told) as error:
+        Adversarial(ATTACK, **settings)
+    assert "\n" not in str(error.value)
+
+
 # --- adversarial training on single norms, a model for each weight (FedAvg+AT)
 
 
@@ -230,21 +280,13 @@ def test_on_single_norms_a_step_is_the_weighed_mean_of_a_clean_and_an_adversaria
         assert_close(mixed[1][name] - start, expected, atol=1e-12, rtol=1e-9)
 
 
-# --- a dial drawn for each batch: on two norms, or once for all on norms that it conditions
+# --- once for all
 
 
-def on_two_norms(attack, dials):
-    return Adversarial(attack, dials=dials)
-
-
-DRAWN = [on_two_norms, OnceForAll]
-
-
-@pytest.mark.parametrize("kind", DRAWN)
 @pytest.mark.parametrize("drawn", [0.0, 0.3, 1.0])
-def test_one_dial_is_adversarial_training_of_that_weight_on_the_net_that_it_makes(kind, drawn):
+def test_one_lambda_is_adversarial_training_of_that_weight_on_the_net_at_that_dial(drawn):
     forward = Calls()
-    kind(ATTACK, (drawn,))(forward, X, Y, torch.Generator())
+    OnceForAll(ATTACK, lambdas=(drawn,))(forward, X, Y, torch.Generator())
     attack = [(drawn, False)] * (1 + ATTACK.steps)
     clean, adversarial = [(drawn, True)], [*attack, (drawn, True)]
     assert forward.seen == {0.0: clean, 0.3: clean + adversarial, 1.0: adversarial}[drawn]
@@ -266,12 +308,11 @@ def test_the_losses_are_weighed_by_the_lambda_that_was_drawn():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DRAWN)
-def test_each_batch_draws_a_dial_from_the_clients_own_rng(kind):
+def test_each_batch_draws_a_lambda_from_the_clients_own_rng():
     def draws(seed):
         forward, rng = Calls(), torch.Generator().manual_seed(seed)
         for _ in range(200):
-            kind(PGD(eps=0.0), (0.0, 0.2, 0.2, 1.0))(forward, X, Y, rng)
+            OnceForAll(PGD(eps=0.0), lambdas=(0.0, 0.2, 0.2, 1.0))(forward, X, Y, rng)
         return [robust for robust, training in forward.seen if training]
 
     assert draws(1) == draws(1) != draws(2)
@@ -320,22 +361,8 @@ def test_one_net_learns_to_be_accurate_and_to_be_robust():
     assert robust > fragile + 0.15
 
 
-@pytest.mark.parametrize("kind", DRAWN)
-@pytest.mark.parametrize("dials", [[], "0.5", 0.5, None, (0.0, 1.1), (-0.1,), (float("nan"),), ("high",), (None,)])
-def test_lists_of_what_are_no_dials_are_refused_in_one_sentence(kind, dials):
+@pytest.mark.parametrize("lambdas", [(), "0.5", 0.5, None, (0.0, 1.1), (-0.1,), (float("nan"),), ("high",), (None,)])
+def test_lambdas_that_are_no_dials_are_refused_in_one_sentence(lambdas):
     with pytest.raises(UserError, match="robustness dial") as error:
-        kind(ATTACK, dials)
+        OnceForAll(lambdas=lambdas)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("settings", [{"weight": 0.3}, {"dual": False}])
-def test_dials_that_are_drawn_are_the_weights_of_two_norms(settings):
-    with pytest.raises(UserError, match="give no weight, and no dual=false"):
-        Adversarial(ATTACK, dials=(0.0, 1.0), **settings)
-
-
-def test_a_dial_between_trains_both_norms_and_moves_the_statistics_of_the_nearer_one():
-    start, end = train(Adversarial(ATTACK, dials=(0.75,)), plan=ONE_STEP)
-    assert all(not torch.equal(start[name], end[name]) for name in start if not name.endswith(STATISTICS))
-    assert to_bytes(statistics(end, ".clean.")) == to_bytes(statistics(start, ".clean."))
-    assert all(not torch.equal(start[name], value) for name, value in statistics(end, ".noisy.").items())

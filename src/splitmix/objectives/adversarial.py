@@ -1,6 +1,6 @@
 """Adversarial training on dual norms (Algorithm 4), and its rival, once-for-all training with a drawn trade-off."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,15 +22,16 @@ class Adversarial(Objective):
     through one set of norms, the clean batch first: plain adversarial training. Weight 0 makes no adversarial images,
     weight 1 uses no clean ones.
 
-    With `dials` each batch draws one of them, l, and is the adversarial training of weight l of the net that the dial l
-    makes: so all that lies between the two norms is trained as well, and the weight is not asked for.
+    With `dials="drawn"` the net learns between its two norms as well: each batch draws two dials, clean images are seen
+    at the lower, adversarial ones made and seen at the higher. The nearer a dial is to an end, the more it sees of that
+    end's images.
     """
 
     attack: Attack = field(default_factory=PGD)
     weight: float = 0.5
     loss: str = "plain"
     dual: bool = True
-    dials: tuple[float, ...] = ()
+    dials: str = "ends"
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight, int | float) or not 0 <= self.weight <= 1:
@@ -39,10 +40,10 @@ class Adversarial(Objective):
             raise UserError(f"dual={self.dual!r} is neither true nor false; true trains two norms, false one")
         if not isinstance(self.loss, str) or self.loss not in LOSSES:
             raise unknown("loss", str(self.loss), LOSSES)
-        if self.dials != ():
-            object.__setattr__(self, "dials", _checked("dials", self.dials))
-            if not self.dual or self.weight != 0.5:
-                raise UserError("dials are drawn between two norms, and are weights: give no weight, and no dual=false")
+        if not isinstance(self.dials, str) or self.dials not in DIALS:
+            raise unknown("dials", str(self.dials), DIALS)
+        if self.dials != "ends" and not self.dual:
+            raise UserError(f"dials={self.dials!r} needs two norms, and dual=false leaves one; give one of both")
 
     @property
     def needs(self) -> dict[str, bool]:
@@ -51,28 +52,24 @@ class Adversarial(Objective):
     @property
     def trials(self) -> tuple[Trial, ...]:
         """A round is judged as it is trained: by clean accuracy, and by that under the training attack."""
-        if self.dials:
-            return _both_ends(self.attack)
         robust = 1.0 if self.dual else 0.0
         trials = (Trial(1 - self.weight), Trial(self.weight, robust, self.attack))
         return tuple(trial for trial in trials if trial.share)
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
-        if self.dials:
-            return _at_one_of(self.dials, self, forward, x, y, rng)
+        low, high = DIALS[self.dials](rng) if self.dual else (0.0, 0.0)
         if self.weight == 0:
-            return self._clean(forward, x, y)
+            return self._clean(forward, x, y, low)
         if self.weight == 1:
-            return self._adversarial(forward, x, y, rng)
-        clean = self._clean(forward, x, y)
-        return (1 - self.weight) * clean + self.weight * self._adversarial(forward, x, y, rng)
+            return self._adversarial(forward, x, y, rng, high)
+        clean = self._clean(forward, x, y, low)
+        return (1 - self.weight) * clean + self.weight * self._adversarial(forward, x, y, rng, high)
 
-    def _clean(self, forward: Forward, x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([self._loss(logits, y) for logits in forward(x)]).sum()
+    def _clean(self, forward: Forward, x: Tensor, y: Tensor, robust: float) -> Tensor:
+        return torch.stack([self._loss(logits, y) for logits in forward(x, robust)]).sum()
 
-    def _adversarial(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+    def _adversarial(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator, robust: float) -> Tensor:
         """Parts of one width are attacked and trained side by side, widths one after the other."""
-        robust = 1.0 if self.dual else 0.0
         losses = []
         for place in range(len(forward.widths)):
             images = self.attack(forward.fixed(place, robust), x, y, rng)  # (base, batch, channel, height, width)
@@ -83,7 +80,17 @@ class Adversarial(Objective):
         return cross_entropy(LOSSES[self.loss](logits, y), y)
 
 
+def drawn_dials(rng: torch.Generator) -> tuple[float, float]:
+    """Two dials, the lower first: uniform from -1/2 to 3/2, so that every other one is cut to an end."""
+    low, high = (2 * torch.rand(2, generator=rng) - 0.5).clamp_(0, 1).sort().values.tolist()
+    return low, high
+
+
 LOSSES = {"plain": lambda logits, y: logits, "masked": mask_absent}
+DIALS: dict[str, Callable[[torch.Generator], tuple[float, float]]] = {  # of clean and of adversarial images
+    "ends": lambda rng: (0.0, 1.0),
+    "drawn": drawn_dials,
+}
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class OnceForAll(Objective):
 
     def __post_init__(self) -> None:
         Adversarial(self.attack, loss=self.loss)  # refuses an unknown loss
-        object.__setattr__(self, "lambdas", _checked("lambdas", self.lambdas))
+        object.__setattr__(self, "lambdas", _checked(self.lambdas))
 
     @property
     def needs(self) -> dict[str, bool]:
@@ -109,10 +116,13 @@ class OnceForAll(Objective):
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        return _both_ends(self.attack)
+        """A round is judged at both ends of the dial: by clean accuracy, and by that under the training attack."""
+        return (Trial(0.5, 0.0), Trial(0.5, 1.0, self.attack))
 
     def __call__(self, forward: Forward, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
-        return _at_one_of(self.lambdas, self, forward, x, y, rng)
+        drawn = self.lambdas[int(torch.randint(len(self.lambdas), (), generator=rng))]
+        train = Adversarial(self.attack, weight=drawn, loss=self.loss, dual=False)
+        return train(AtDial(forward, drawn), x, y, rng)
 
 
 @dataclass(frozen=True)
@@ -135,26 +145,7 @@ class AtDial:
         return self.forward.fixed(place, self.robust)
 
 
-def _at_one_of(
-    dials: Sequence[float],
-    settings: Adversarial | OnceForAll,
-    forward: Forward,
-    x: Tensor,
-    y: Tensor,
-    rng: torch.Generator,
-) -> Tensor:
-    """Draw a dial, and train the net that it makes: adversarial training of that weight."""
-    drawn = dials[int(torch.randint(len(dials), (), generator=rng))]
-    train = Adversarial(settings.attack, weight=drawn, loss=settings.loss, dual=False)
-    return train(AtDial(forward, drawn), x, y, rng)
-
-
-def _both_ends(attack: Attack) -> tuple[Trial, ...]:
-    """A round is judged at both ends of the dial: by clean accuracy, and by that under the training attack."""
-    return (Trial(0.5, 0.0), Trial(0.5, 1.0, attack))
-
-
-def _checked(name: str, dials: object) -> tuple[float, ...]:
-    if not isinstance(dials, Sequence) or isinstance(dials, str) or not dials:
-        raise UserError(f"{name} {dials!r} is no list of robustness dials; give some, such as [0, 0.2, 0.5, 1]")
-    return tuple(map(parse_dial, dials))
+def _checked(lambdas: object) -> tuple[float, ...]:
+    if not isinstance(lambdas, Sequence) or isinstance(lambdas, str) or not lambdas:
+        raise UserError(f"lambdas {lambdas!r} is no list of robustness dials; give some, such as [0, 0.2, 0.5, 1]")
+    return tuple(map(parse_dial, lambdas))
