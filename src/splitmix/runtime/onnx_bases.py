@@ -15,6 +15,7 @@ from splitmix.core.errors import UserError
 from splitmix.runtime.calibration import Calibration, mean_moments, variances
 from splitmix.runtime.graph.onnx_bytes import LOGITS, NORMS, onnx_bytes
 from splitmix.runtime.graph.record import MOST_NUMBERS, SAMPLE, Graph
+from splitmix.runtime.graph.wide import widened
 from splitmix.runtime.images import BATCH, UNKNOWN_TOKEN
 from splitmix.runtime.norms import Array, Arrays, Folded, fold
 from splitmix.runtime.strict import readable
@@ -45,7 +46,7 @@ class OnnxBases:
         """From the entries of each base in turn: the session that is made of them holds them from then on."""
         sessions, kept, names = [], [], sorted(graph.norm_entries())
         for row in rows:
-            data = onnx_bytes(graph, row)
+            data = onnx_bytes(*widened(graph, row))
             kept.append([row[name].copy() for name in names])
             row.clear()  # before the session makes a copy of its own
             sessions.append(open_session(data))
