@@ -69,9 +69,11 @@ def to_net(samples: NDArray[Any]) -> NDArray[Any]:
     if samples.dtype == np.int64:
         return samples
     first = samples.transpose(0, 3, 1, 2) if samples.ndim == 4 else samples
-    if first.dtype == np.uint8:
-        return np.divide(first, np.float32(255), out=np.empty(first.shape, np.float32))
-    return np.ascontiguousarray(first, np.float32)
+    if first.dtype != np.uint8:
+        return np.ascontiguousarray(first, np.float32)
+    pixels = first.astype(np.float32, order="C")
+    pixels /= 255  # in place: for anything else numpy takes buffers, which small nets feel
+    return pixels
 
 
 def picture_from_pixels(value: Any, shape: Sequence[int]) -> Pixels:

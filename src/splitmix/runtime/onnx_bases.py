@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -148,9 +148,17 @@ def open_session(data: bytes) -> Session:
 
 def run_session(session: Session, names: list[str], given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     try:
-        found: list[NDArray[Any]] = session.run(names, given)
+        found: list[NDArray[Any]] = session.run(names, given, usual_run())
     except Exception as error:  # it has a dozen kinds of its own
         if "element out of data bounds" in str(error):
             raise UserError(UNKNOWN_TOKEN) from None
         raise UserError(f"ONNX Runtime cannot run the net on these samples ({readable(error)})") from None
     return found
+
+
+@cache
+def usual_run() -> Any:
+    """Settings of a run that sets nothing, made once: ONNX Runtime would make them anew for every run."""
+    from onnxruntime import RunOptions
+
+    return RunOptions()
