@@ -13,7 +13,7 @@ from splitmix.core.net import Net
 from splitmix.core.types import Layout
 from splitmix.core.width import Width
 from splitmix.nets import NETS
-from splitmix.nets.cost import Cost, cost, cost_rows, count, mix_cost
+from splitmix.nets.cost import Cost, cost, cost_rows, count
 
 ATOM = Width(1, 8)
 SINGLE = {  # parameters, and millions of MACs, of single nets
@@ -61,7 +61,7 @@ def test_a_single_net_has_the_published_parameters_and_macs(name, width):
 
 @pytest.mark.parametrize(("name", "bases"), [(name, bases) for name in MIXES for bases in MIXES[name]])
 def test_a_mix_has_the_published_parameters_and_macs(name, bases):
-    found = mix_cost(NETS[name], ATOM, bases, NETS[name].image)
+    found = cost(NETS[name], ATOM, NETS[name].image) * bases
     assert (found.parameters, millions(found.macs)) == MIXES[name][bases]
 
 
@@ -86,7 +86,7 @@ def test_bases_side_by_side_cost_as_much_as_one_after_the_other(name, monkeypatc
     net = Net(build)
     weights = net.init(Layout(3, ATOM), seed=0, tracked=True)
     macs, activations = count(lambda: net.run(ATOM, weights, torch.zeros(1, channels, height, width)))
-    mix = mix_cost(build, ATOM, 3, build.image)
+    mix = cost(build, ATOM, build.image) * 3
     assert (macs, activations) == (mix.macs, mix.activations)
 
 
@@ -102,7 +102,7 @@ def test_eight_bases_need_the_activations_of_the_full_net():
     build, image = NETS["preresnet18"], (32, 32, 3)
     assert single_cost("preresnet18", "1").activations == 1_171_466
     assert single_cost("preresnet18", "1/8").activations == 146_442
-    assert mix_cost(build, ATOM, 8, image).activations == 1_171_536
+    assert (cost(build, ATOM, image) * 8).activations == 1_171_536
 
 
 def test_rows_put_the_mix_beside_the_single_net():
@@ -161,9 +161,7 @@ def test_any_module_of_a_user_is_counted(build):
 
 
 def test_a_net_of_plain_features_is_counted():
-    found = cost(lambda width: nn.Linear(20, 10), Width(1), (20,))
-    assert found == Cost(parameters=210, macs=200, activations=10)
-    assert found.bytes == 840
+    assert cost(lambda width: nn.Linear(20, 10), Width(1), (20,)) == Cost(parameters=210, macs=200, activations=10)
 
 
 def test_a_net_that_does_not_fit_its_image_says_so():

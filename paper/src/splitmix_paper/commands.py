@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from splitmix.cli.compare import checked_seeds, make_workshop, repeatable
+from splitmix.cli.compare import checked_seeds, make_workshop
 from splitmix.cli.options import HERE, Flag, Json, Machine, Numbers, say, show_rows
 from splitmix.core.errors import UserError, unknown
 
@@ -81,8 +81,7 @@ def run_entries(
     chosen, where = find_exhibits(names), folder(out, checked_scale(scale))
     workshop = make_workshop(machine)
     jobs = jobs_of(chosen, scale, Store(where), Change(tuple(checked_seeds(seeds, ())), mixed_precision))
-    with repeatable():
-        work(jobs, workshop)
+    work(jobs, workshop)
     say(f"{len(jobs)} runs of {len(chosen)} entries are done; report them with: splitmix paper report --out {where}")
 
 

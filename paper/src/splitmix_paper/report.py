@@ -12,7 +12,7 @@ from typing import Any
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
 from splitmix.report.drawing import save
-from splitmix.report.pages import Fact, duration, render
+from splitmix.report.pages import duration, render
 from splitmix.report.tables import Table
 from splitmix_paper.claims import WORDS
 from splitmix_paper.exhibit import AS_LISTED, Change, Evidence
@@ -151,7 +151,7 @@ def _untitled(table: Table) -> str:
     return table.to_markdown().partition("\n\n")[2]
 
 
-def _facts(shown: Sequence[Shown]) -> Iterator[Fact]:
+def _facts(shown: Sequence[Shown]) -> Iterator[tuple[str, object, str]]:
     yield "", f"{sum(one.evidence.complete for one in shown)} of {len(shown)}", "entries are done"
     known = {digest: measured for one in shown for digest, (_, measured) in one.evidence.known.items()}
     yield "", len(known), "runs"

@@ -2,8 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,8 +77,7 @@ def compare(
         contenders = with_rates(contenders, read_rates(tuned, str(given.get("task", "mini"))))
     workshop = make_workshop(machine)
     folder = out or suite_folder("compare", given)
-    with repeatable():
-        found, files = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, workshop)
+    found, files = compare_methods(given, contenders, checked_seeds(seeds, (1, 2, 3)), folder, workshop)
     if as_json:
         show_json(comparison_rows(found, workshop.command))
         return
@@ -132,8 +130,7 @@ def tune(
         given["rounds"] = rounds
     tried = RatesToTry(parse_contenders(methods or COMPARED), rates or RATES, checked_seeds(seeds, (1,)))
     folder = out or suite_folder("tune", given)
-    with repeatable():
-        found = tune_methods(given, tried, folder, make_workshop(machine))
+    found = tune_methods(given, tried, folder, make_workshop(machine))
     if as_json:
         show_json(found)
         return
@@ -152,16 +149,6 @@ def make_workshop(machine: Machine) -> Workshop:
     command = shlex.join(["splitmix", *sys.argv[1:]])
     count, device = machine.processes(), machine.checked_device()
     return Workshop(count, device, machine.data_root, command, watch=lambda: [terminal_watcher(console)], say=note)
-
-
-@contextmanager
-def repeatable() -> Iterator[None]:
-    """Say how to go on if the user stops it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("splitmix: stopped; repeat the command to go on", file=sys.stderr)
-        sys.exit(130)
 
 
 def suite_folder(kind: str, given: Mapping[str, Any]) -> Path:

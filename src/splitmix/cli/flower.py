@@ -65,7 +65,7 @@ def up(
     need_flower()
     from splitmix.data.budgets import parse_budgets
     from splitmix.data.tasks import check_task
-    from splitmix.flower.site import marked, read_site, revive, start_link, start_nodes
+    from splitmix.flower.site import marked, read_site, revive, start_link, start_nodes, stop
 
     if marked(state) and (state / "site.json").exists():
         site = revive(read_site(state))
@@ -80,7 +80,8 @@ def up(
     try:
         site = start_nodes(start_link(state, tls=tls), configs)
     except BaseException:
-        end(state)
+        with suppress(UserError):
+            stop(state)
         raise
     say(f"{nodes} nodes at {site.address}{', encrypted' if tls else ''}; logs: {site.path / 'logs'}")
     more = partition_needed(task, nodes, data_root)
@@ -302,14 +303,6 @@ def check_encryption(root_certificates: Path | None, insecure: bool) -> None:
         raise UserError(
             f"there is no certificate '{root_certificates}'; give the file of the authority, such as ca.crt"
         )
-
-
-def end(state: Path) -> None:
-    """Stop what was started of a federation that could not be."""
-    from splitmix.flower.site import stop
-
-    with suppress(UserError):
-        stop(state)
 
 
 def need_flower() -> None:

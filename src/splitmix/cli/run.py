@@ -23,7 +23,6 @@ from splitmix.cli.options import (
     show_table,
 )
 from splitmix.core.errors import UserError
-from splitmix.core.objective import Attack
 from splitmix.core.width import parse_dial, parse_width
 from splitmix.engines.stopwatch import STEPS, Stopwatch
 from splitmix.report.grid_page import WEAK, grid_table, masking_table
@@ -223,7 +222,8 @@ def evaluate(
     widths, dials = [parse_width(text) for text in width or ()], [parse_dial(text) for text in robust or ()]
     count = checked_workers(workers)
     if masking or attack or dials:
-        sweep = Sweep(widths, dials, parse_attack(attack), images)
+        chosen = find_attack(parse_override(f"attack={attack}")[1]) if attack else None
+        sweep = Sweep(widths, dials, chosen, images)
         opened = open_run(run, split=split, norm=norm, fixed=bool(masking or attack or any(dials)), root=data_root)
         if masking or attack:
             check_attacks(opened.setup.task)
@@ -234,11 +234,6 @@ def evaluate(
         raise UserError("--images and --out belong to a grid; ask for one with --robust or --attack")
     rows = evaluate_run(run, widths, split, norm, workers=count, root=data_root)
     show_scores(run, rows, split, as_json)
-
-
-def parse_attack(given: str | None) -> Attack | None:
-    """An attack by its name, or as {name=..., its own settings}."""
-    return None if given is None else find_attack(parse_override(f"attack={given}")[1])
 
 
 def measure_run(opened: FinishedRun, sweep: Sweep, workers: int, out: Path | None, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from splitmix.runtime.probe import device
 from splitmix.runtime.probe import probe as measure
 
 RUNTIMES = {"onnx": "ONNX Runtime", "torch": "PyTorch"}
+two_digits = "{:.2f}".format
 
 
 def bundle(
@@ -263,11 +264,6 @@ def show_training(net: str, max_mb: float | None, atom: str, batch: int, as_json
         say(f"In {max_mb:g} MB a client cannot train even one base of {net}; choose a smaller --atom or --batch")
     if not bases:
         sys.exit(1)
-
-
-def two_digits(value: float) -> str:
-    """A number with two digits after the point."""
-    return f"{value:.2f}"
 
 
 def export(

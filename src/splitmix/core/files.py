@@ -31,6 +31,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def cache_folder(kind: str) -> Path:
+    """Where this machine remembers what it found or made."""
+    homes = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (never an error)
+    return Path(os.environ.get("SPLITMIX_CACHE") or Path(homes) / "splitmix") / kind
+
+
 @contextmanager
 def open_atomically(path: Path, sentence: Callable[[OSError], str]) -> Iterator[BinaryIO]:
     """A file to write that takes its place only when all is written; `sentence` says why it could not."""

@@ -39,11 +39,6 @@ class Cost:
     macs: int  # multiplications of convolutions and linears; an addition goes with each
     activations: int  # numbers that convolutions, linears and norms put out
 
-    @property
-    def bytes(self) -> int:
-        """Size of the parameters, in memory or on the way to a client."""
-        return FLOAT * self.parameters
-
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(self.parameters + other.parameters, self.macs + other.macs, self.activations + other.activations)
 
@@ -62,11 +57,6 @@ def cost(build: Build, width: Fraction, image: Image, *, tokens: bool = False) -
         return _cost_of(_zeroed(build, width), image, tokens)
     except (RuntimeError, TypeError):  # some modules of users look at their numbers
         return _cost_of(build(width), image, tokens)
-
-
-def mix_cost(build: Build, atom: Fraction, bases: int, image: Image, *, tokens: bool = False) -> Cost:
-    """Cost of `bases` nets of width `atom`, run on the same image."""
-    return cost(build, atom, image, tokens=tokens) * bases
 
 
 def training_macs(forward: int, images: int) -> int:

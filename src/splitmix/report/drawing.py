@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import write_atomically
-from splitmix.core.width import parse_width
+from splitmix.core.width import Width, parse_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -232,11 +232,11 @@ def _apart(values: Sequence[float], gap: float) -> list[float]:
     return [place for _, place in sorted(zip(order, places, strict=True))]
 
 
-def width_ticks(axes: "Axes", widths: Sequence[str], axis: str = "x", apart: str = "1/12") -> None:
+def width_ticks(axes: "Axes", widths: Sequence[str], axis: str = "x") -> None:
     """Mark the widths, from the largest down, where there is room."""
     kept: list[str] = []
     for width in sorted(widths, key=parse_width, reverse=True):
-        if not kept or parse_width(kept[-1]) - parse_width(width) >= parse_width(apart):
+        if not kept or parse_width(kept[-1]) - parse_width(width) >= Width(1, 12):
             kept.append(width)
     axes.set(**{f"{axis}ticks": [float(parse_width(w)) for w in kept], f"{axis}ticklabels": kept})
 

@@ -8,8 +8,6 @@ from functools import cache
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-Fact = tuple[str, object, str]  # before, a number in bold, after
-
 
 def render(template: str, package: str = "splitmix.report", /, **data: object) -> str:
     """A template of a package, filled with data; it may build on those of our pages."""

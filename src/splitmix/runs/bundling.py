@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from splitmix.core.errors import UserError
-from splitmix.core.inputs import Kind, made
+from splitmix.core.inputs import Kind, made, spread
 from splitmix.core.net import Build, Net
 from splitmix.core.types import Weights
 from splitmix.core.width import Width, parse_width
@@ -295,7 +295,7 @@ def choose_examples(task: Task, names: Sequence[str], each: int) -> Examples:
         raise UserError(
             "examples are pictures with one or three colours, which this task does not have; leave them out"
         )
-    shown = np.linspace(0, len(names) - 1, min(len(names), MOST_CLASSES)).round().astype(int)
+    shown = spread(range(len(names)), MOST_CLASSES)
     rows = []
     for number, domain in enumerate(task.domains[:MOST_ROWS]):
         here = np.flatnonzero(task.test.domain == number)

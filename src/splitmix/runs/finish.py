@@ -23,7 +23,7 @@ from splitmix.core.score import WidthScore, calibrate, fit_times, order_bases, s
 from splitmix.core.types import Job, Part, Profile, Question, Weights, nested_width
 from splitmix.core.width import parse_width
 from splitmix.data.tasks import task_about
-from splitmix.nets.cost import mix_cost
+from splitmix.nets.cost import cost
 from splitmix.runs.checks import samples_of
 from splitmix.runs.folder import RunEngine, State, give_norms, weights_sha256
 from splitmix.runs.progress import Watcher
@@ -318,8 +318,9 @@ def with_costs(setup: Setup, weights: Weights, scores: Sequence[StoredScore]) ->
     blank = setup.net.init(setup.method.layout, 0, tracked=True)  # statistics, where there are none: to the same time
     for width in setup.method.widths:
         parts = setup.method.compose(width)
-        cost = mix_cost(setup.net.build, parts[0].width, len(parts), setup.image, tokens=setup.task.kind == "tokens")
-        found[str(width)] = (cost.parameters, cost.macs, latency_ms(setup, blank | weights, parts))
+        one = cost(setup.net.build, parts[0].width, setup.image, tokens=setup.task.kind == "tokens")
+        mix = one * len(parts)
+        found[str(width)] = (mix.parameters, mix.macs, latency_ms(setup, blank | weights, parts))
     rows: list[StoredScore] = []
     for row in scores:
         parameters, macs, ms = found[row["width"]]

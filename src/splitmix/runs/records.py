@@ -309,12 +309,6 @@ def read_metrics(folder: Path) -> list[MetricRow]:
     return sorted(rows.values(), key=lambda row: row["round"])
 
 
-def clients_asked(rows: Iterable[MetricRow], rounds: int) -> int | None:
-    """How many clients were asked in the first so many rounds; None if the rows do not say it of each."""
-    cohorts = cohorts_asked(rows, rounds)
-    return sum(map(len, cohorts)) if len(cohorts) == rounds else None
-
-
 def cohorts_asked(rows: Iterable[MetricRow], rounds: int) -> list[Sequence[int]]:
     """The clients that were asked in each of the first so many rounds of which the rows tell it."""
     return [row["cohort"] for row in rows if row["kind"] == "round" and row["round"] < rounds and "cohort" in row]

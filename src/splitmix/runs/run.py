@@ -20,7 +20,7 @@ from splitmix.runs.config import check_same_config, to_toml
 from splitmix.runs.finish import STATISTICS, Outcome, best_of, calibrated, finish, served_with, store_outcome
 from splitmix.runs.folder import RunEngine, RunFolder, State, give_norms, kept_norms
 from splitmix.runs.progress import Watcher
-from splitmix.runs.records import AttendanceRow, MetricRow, StoredTrial, clients_asked, cohorts_asked, read_metrics
+from splitmix.runs.records import AttendanceRow, MetricRow, StoredTrial, cohorts_asked, read_metrics
 from splitmix.runs.setup import Setup
 
 TRIED = 512  # images, over all clients, that are attacked to choose a round: an attack takes its time
@@ -105,6 +105,8 @@ def train_rounds(
     began = perf_counter() - now.seconds
     rows = read_metrics(folder.path) if folder and now.round else []
     cohorts = cohorts_asked(rows, now.round)
+    # None: the rows do not say it of each round
+    asked = sum(map(len, cohorts)) if len(cohorts) == now.round > 0 else None
     now = replace(now, epsilon=spent(setup, cohorts, now.round))
     lost: list[str] = []  # why a round changed nothing
 
@@ -137,7 +139,7 @@ def train_rounds(
             now.weights,
             setup.how,
             start=now.round,
-            asked=clients_asked(rows, now.round) if now.round else None,
+            asked=asked,
             kept=now.kept,
             on_round=after_round,
         )

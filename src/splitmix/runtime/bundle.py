@@ -97,8 +97,6 @@ def _as_expected(entry: object, shape: tuple[int, ...], dtype: str) -> bool:
 
 MANIFEST = "manifest.json"
 
-MODELS = Path(__file__).parents[1] / "models"  # trained bundles that come with the package
-
 
 def file_name(base: int) -> str:
     """The file of a base, counted in the order in which bases are mixed.
@@ -172,6 +170,6 @@ def write_bundle(path: Path, manifest: Manifest, files: Sequence[bytes]) -> Bund
     return Bundle.open(path)
 
 
-def packaged(name: str = "mini-digits") -> Path:
-    """The folder of a bundle that comes with the package."""
-    return MODELS / name
+def packaged() -> Path:
+    """The folder of the bundle that comes with the package."""
+    return Path(__file__).parents[1] / "models" / "mini-digits"

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from splitmix.core.errors import UserError
 from splitmix.core.files import read_npz
-from splitmix.core.inputs import Kind, Scaling
+from splitmix.core.inputs import Kind, Scaling, spread
 from splitmix.core.inputs.pictures import PICTURE_SUFFIXES, Pixels, read_picture
 
 if TYPE_CHECKING:
@@ -119,13 +119,13 @@ def read_images(folder: Path, shape: Sequence[int], most: int, kind: Kind = "ima
     if not files:
         lacks = f"no pictures ({', '.join(suffixes)}) and no .npz files" if suffixes else "no .npz files"
         raise UserError(f"'{folder}' has {lacks}; this model takes {'images' if suffixes else kind}, give some there")
-    pictures = _spread([file for file in files if file.suffix.lower() in suffixes], most)
+    pictures = spread([file for file in files if file.suffix.lower() in suffixes], most)
     packed = [file for file in files if file.suffix.lower() == ".npz"]
     arrays: list[NDArray[Any]] = [read_picture(file, shape)[None] for file in pictures]
     arrays += [checked_inputs(_read_arrays(file), tuple(shape), kind) for file in packed]
     if len({array.dtype for array in arrays}) > 1:
         arrays = [a / np.float32(255) if a.dtype == np.uint8 else a for a in arrays]
-    return np.concatenate(arrays)[_spread(range(sum(map(len, arrays))), most)]
+    return np.concatenate(arrays)[spread(range(sum(map(len, arrays))), most)]
 
 
 def as_array(x: "ArrayLike | Tensor") -> NDArray[Any]:
@@ -138,10 +138,6 @@ def as_array(x: "ArrayLike | Tensor") -> NDArray[Any]:
         return np.asarray(x)
     except ValueError:
         raise UserError("the images do not form an array; give all of them the same shape") from None
-
-
-def _spread(items: Sequence[Any], most: int) -> list[Any]:
-    return [items[i] for i in np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int)]
 
 
 def _read_arrays(file: Path) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from splitmix.core.errors import UserError, unknown
 from splitmix.core.width import Width
-from splitmix.runtime.model import Dial, Model
+from splitmix.runtime.model import Model
 from splitmix.runtime.probe import Measured, probe
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ class DialOption(BaseModel):
     mb: float
     macs: int
     parameters: int
-
-    @property
-    def dial(self) -> Dial:
-        return Dial(self.width, self.robust)
 
     def value(self, limit: str) -> float:
         """What a limit is compared with; an accuracy that nobody measured promises nothing."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from splitmix.core.errors import UserError
-from splitmix.core.files import write_atomically
+from splitmix.core.files import cache_folder, write_atomically
 from splitmix.core.width import Width
 from splitmix.runtime.model import Model
 
@@ -62,7 +62,7 @@ def probe(model: Model, *, fresh: bool = False) -> tuple[Measured, ...]:
     return tuple(known[width] for width in model.widths)
 
 
-def measure_widths(model: Model, *, seconds: float = SECONDS) -> list[Measured]:
+def measure_widths(model: Model) -> list[Measured]:
     """Measure every width, all of them in each round, so that whatever else the device does slows each alike."""
     image = blank_sample(model)
     robust = 0.5 if model.dual else 0.0  # a blend costs most
@@ -71,7 +71,7 @@ def measure_widths(model: Model, *, seconds: float = SECONDS) -> list[Measured]:
         model(image, width, robust)  # the first time takes longer
     began = perf_counter()
     for done in range(ROUNDS[1]):
-        if done >= ROUNDS[0] and perf_counter() - began > seconds:
+        if done >= ROUNDS[0] and perf_counter() - began > SECONDS:
             break
         for width in model.widths:
             start = perf_counter()
@@ -115,10 +115,8 @@ def _runtime(backend: str) -> dict[str, str | int]:
 
 def cache_file(model: Model) -> Path:
     """Where this device remembers what it measured of this bundle: never in the bundle, which may be read-only."""
-    homes = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (never an error)
-    home = os.environ.get("SPLITMIX_CACHE") or Path(homes) / "splitmix"
     here = hashlib.sha256(json.dumps(device(model.backend), sort_keys=True).encode()).hexdigest()
-    return Path(home) / "probe" / f"{model.manifest.sha256[:16]}-{here[:16]}.json"
+    return cache_folder("probe") / f"{model.manifest.sha256[:16]}-{here[:16]}.json"
 
 
 def processor_name() -> str:

@@ -60,6 +60,11 @@ def made(x: Inputs, rows: ArrayLike) -> NDArray[Any]:
     return x.take(picked) if isinstance(x, Lazy) else x[picked]
 
 
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """Some items from all over a list, at most so many."""
+    return [items[i] for i in np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)]
+
+
 @dataclass(frozen=True)
 class Scaling:
     """What was done to features before training: mean and deviation of each, over the training rows."""

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError, printable
-from splitmix.core.inputs import Inputs, Lazy
+from splitmix.core.inputs import Inputs, Lazy, spread
 from splitmix.core.inputs.pictures import fitted
 from splitmix.data.domain import Domain, make_domain
-from splitmix.data.doors.pictures import LOOKED_AT, spread, usual_size
+from splitmix.data.doors.pictures import LOOKED_AT, usual_size
 from splitmix.data.doors.tables import Roles, Table, domains_of_tables, numbered, roles
 from splitmix.data.partition import Rows
 from splitmix.data.reading import Reading

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError, printable
-from splitmix.core.inputs import Lazy
+from splitmix.core.inputs import Lazy, spread
 from splitmix.core.inputs.pictures import PICTURE_SUFFIXES, read_picture, size_of_picture
 from splitmix.data.domain import Domain, make_domain
 from splitmix.data.partition import Rows
@@ -198,11 +198,6 @@ def check_test(root: Path, train: dict[str, Classes], test: dict[str, Classes]) 
     for name, held in test.items():
         if odd := sorted(held.keys() - train[name].keys()):
             raise UserError(f"'{root / 'test'}' has a class {odd[0]}, which '{root / 'train'}' has not")
-
-
-def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """Some items from all over a list."""
-    return [items[i] for i in np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)]
 
 
 def usual_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int, int]:

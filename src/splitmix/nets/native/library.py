@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from splitmix.core.errors import UserError
+from splitmix.core.files import cache_folder
 
 HERE = Path(__file__).parent
 SOURCES = ("conv.c", "linear.c")
@@ -69,7 +70,7 @@ def library() -> ctypes.CDLL:
         raise UserError(
             f"native kernels need a C compiler, and there is no 'cc' here; install gcc or clang, {OTHERWISE}"
         )
-    path = cache_folder() / f"{digest(compiler)}.so"
+    path = cache_folder("kernels") / f"{digest(compiler)}.so"
     if not path.exists():
         compile_to(path, compiler)
     loaded = ctypes.CDLL(str(path))
@@ -79,12 +80,6 @@ def library() -> ctypes.CDLL:
     for name in ("plane_for", "span_for"):
         getattr(loaded, name).restype = ctypes.c_long
     return loaded
-
-
-def cache_folder() -> Path:
-    """Where this machine remembers what it made."""
-    homes = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (never an error)
-    return Path(os.environ.get("SPLITMIX_CACHE") or Path(homes) / "splitmix") / "kernels"
 
 
 def digest(compiler: str) -> str:
