@@ -2,7 +2,9 @@
 
 import fcntl
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
+HANGS = 900  # seconds; however busy a machine is, the longest test needs a tenth of it
 LARGE = {"alexnet", "preresnet18"}  # in the inner loop the digit net stands for them
 
 
@@ -34,6 +37,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         given = getattr(item, "callspec", None)
         if given and any(isinstance(value, str) and value in LARGE for value in given.params.values()):
             item.add_marker(pytest.mark.slow)
+
+
+@contextmanager
+def ending(item: pytest.Item) -> Iterator[None]:
+    """Give up on what hangs, be it a test, or the making or leaving of what it needs: broken code fails by then."""
+    seconds = HANGS * (4 if item.get_closest_marker("federation") else 1)
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"this hangs: it has not ended within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should it hang while it cleans up
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with ending(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with ending(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with ending(item):
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")

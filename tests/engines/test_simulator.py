@@ -18,7 +18,6 @@ from helpers.toys import (
     to_bytes,
     toy_simulator,
     toy_weights,
-    within,
 )
 from splitmix.core.errors import UserError
 from splitmix.core.parts import cut
@@ -174,7 +173,6 @@ ENDED = r"^a worker process ended unexpectedly \(exit code -9\); if memory ran o
 def test_a_worker_killed_at_work_is_noticed():
     with (
         toy_simulator(Spoilt(trouble="death"), workers=3) as engine,
-        within(1200),
         pytest.raises(RuntimeError, match=ENDED),
     ):
         updates(engine, [*JOBS, *JOBS[:3]])
@@ -187,7 +185,7 @@ def test_a_worker_killed_between_rounds_is_noticed(worker):
         process = engine._pool.processes[worker]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        with within(1200), pytest.raises(RuntimeError, match=ENDED):
+        with pytest.raises(RuntimeError, match=ENDED):
             updates(engine, JOBS)
 
 

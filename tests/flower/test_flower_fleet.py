@@ -147,6 +147,19 @@ def test_a_place_is_taken_from_who_is_away_or_misses_a_deadline_but_not_from_who
     while fleet.nodes[2] != holder or not (notes or holder == 202):
         fleet.refresh()
     assert notes == (["a node is not used: client 2 is connected already"] if holder == 102 else [])
+    asked, grid.tamper = len(grid.sent), lambda node, reply: reply
+    fleet.refresh()
+    fleet.refresh()
+    assert (fleet.nodes[2], grid.sent[asked:]) == (holder, [])  # the other is asked no more, though it answers by now
+
+
+def test_a_node_that_claims_a_place_is_asked_once_while_its_holder_may_still_answer():
+    fleet, grid, _ = gathered(deadline=60)
+    withhold(grid)
+    grid.nodes[202] = {"client": 2}
+    for _ in range(4):
+        fleet.refresh()
+    assert [node for node, _ in grid.sent[4:]] == [202, 102]
 
 
 def test_a_node_that_was_away_when_it_was_asked_is_asked_again():
@@ -254,12 +267,28 @@ def test_a_node_that_is_connected_has_time_to_say_who_it_is():
 
 def test_who_comes_later_gets_a_budget_that_the_run_knows():
     fleet, grid, notes = gathered(clients=(0,))
-    fleet.budgets = {Width(1, 4), Width(1, 2)}
+    fleet.budgets = {Width(1, 2), Width(5, 8)}
     grid.nodes[101] = {"client": 1, "says": {"budget": Width(3, 4)}}
-    grid.nodes[102] = {"client": 2, "says": {"budget": Width(1, 8)}}
+    grid.nodes[102] = {"client": 2, "says": {"budget": Width(3, 8)}}
     fleet.refresh()
-    assert fleet.members[1].budget == Width(1, 2)
-    assert notes[-1] == "a node is not used: its budget is 1/8, the run needs 1/4 or more"
+    assert fleet.members[1].budget == Width(5, 8)
+    assert notes[-1] == "a node is not used: its budget is 3/8, the run needs 1/2 or more"
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ({"image": (8, 8, 1)}, "its images are (8, 8, 1), those of the others (6, 6, 1)"),
+        ({"kind": "signal"}, "it has signal, the others image"),
+        ({"classes": 4}, "its labels need 4 classes, the run began with 3 at most"),
+    ],
+)
+def test_who_comes_later_must_fit_those_with_whom_the_run_began(says, why):
+    fleet, grid, notes = gathered(clients=(0, 1))
+    grid.nodes[102] = {"client": 2, "says": says}
+    fleet.refresh()
+    assert (sorted(fleet.nodes), sorted(fleet.members)) == ([0, 1], [0, 1])
+    assert notes[-1] == f"a node is not used: {why}"
 
 
 def test_members_are_written_and_read_back(tmp_path):

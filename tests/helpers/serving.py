@@ -4,8 +4,9 @@ import io
 import json
 import os
 import socket
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +25,7 @@ from splitmix.serve.app import make_app
 from splitmix.serve.limits import ServerLimits
 from splitmix.serve.server import address_of, bind, make_server
 
-HANGS = 1200  # seconds until something is taken to hang; a busy machine is no failure
+HANGS = 300  # seconds until something is taken to hang; a busy machine is no failure
 ONCE = {
     "timeout": HANGS,
     "verify": False,
@@ -38,6 +39,17 @@ PIXELS = PICTURES[0].tolist()
 
 
 @contextmanager
+def started(words: Sequence[str | Path], **settings) -> Iterator[subprocess.Popen[str]]:
+    """A command that serves until it is told to stop, or the test is over."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, **settings) as run:
+        try:
+            yield run
+        finally:
+            run.kill()  # nothing to one that has ended
+
+
+@contextmanager
 def serving(bundle: Path, limits: ServerLimits = OPEN, *, attack: Attack = ATTACK, hosts=()) -> Iterator[str]:
     """The address of a server of a bundle, which stops at the end."""
     with TemporaryDirectory() as cache, patch.dict(os.environ, SPLITMIX_CACHE=cache):
@@ -46,12 +58,12 @@ def serving(bundle: Path, limits: ServerLimits = OPEN, *, attack: Attack = ATTAC
 
 
 def _serve(app: ASGIApp, limits: ServerLimits) -> Iterator[str]:
-    started = threading.Event()
+    ready = threading.Event()
     with bind("127.0.0.1", 0) as listening:
-        server = make_server(app, limits, ready=started.set)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        server = make_server(app, limits, ready=ready.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
-        assert started.wait(HANGS), "the server did not start"
+        assert ready.wait(HANGS), "the server did not start"
         try:
             yield address_of(listening)
         finally:

@@ -1,8 +1,5 @@
 """Small things that the tests share: nets on 6x6 images, clients that hold a few of those, and their federation."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -124,19 +121,3 @@ def toy_run(how=None, *, workers=1, weights=None, **settings):
 def to_bytes(weights) -> dict[str, bytes]:
     """For comparing to the bit, whatever the order of the names."""
     return {name: value.numpy().tobytes() for name, value in weights.items()}
-
-
-@contextmanager
-def within(seconds: int) -> Iterator[None]:
-    """Give up on what hangs."""
-
-    def give_up(*_):
-        raise TimeoutError(f"nothing came within {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should it hang while it cleans up
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

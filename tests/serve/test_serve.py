@@ -6,7 +6,6 @@ import logging
 import random
 import signal
 import socket
-import subprocess
 import sys
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.bundles import random_bundle
-from helpers.serving import CLIENT, HANGS, ONCE, PICTURES, PIXELS, get, png, post, send_file, serving
+from helpers.serving import CLIENT, HANGS, ONCE, PICTURES, PIXELS, get, png, post, send_file, serving, started
 from splitmix.cli import main
 from splitmix.core.errors import UserError
 from splitmix.core.inputs.pictures import picture_from_file
@@ -208,7 +207,7 @@ def test_prometheus_can_read_what_was_answered(server):
 
 def test_the_command_serves_a_bundle_until_it_is_told_to_stop(served):
     words = [sys.executable, "-m", "splitmix", "serve", served, "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with started(words) as run:
         line = run.stdout.readline()
         address = next(word for word in line.split() if word.startswith("http://"))
         said = get(address, "/api/model").json()
@@ -241,12 +240,7 @@ main(["serve", "--port", "0", "--threads", "2", "--rate", "0"])
 @pytest.mark.parametrize("signs", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]], ids=["once", "twice"])
 def test_a_stop_gives_up_what_takes_too_long_without_a_word_of_it(signs):
     """One attack runs, which would never end, others wait; whoever sent them is told."""
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as run,
-        ThreadPoolExecutor(3) as pool,
-    ):
+    with ThreadPoolExecutor(3) as pool, started([sys.executable, "-c", ENDLESS]) as run:
         address = next(word for word in run.stdout.readline().split() if word.startswith("http://"))
         asked = [pool.submit(post, address, pixels=PIXELS, attack=True) for _ in range(3)]
         assert run.stdout.readline() == "attacking\n"

@@ -18,7 +18,9 @@ from splitmix.runtime.bundle import packaged
 
 pytest.importorskip("fastapi", reason='serving is not installed; pip install "splitmix[serve]"')
 pytest.importorskip("onnxruntime", reason='ONNX Runtime is not installed; pip install "splitmix[onnx]"')
-HANGS = 1200  # seconds
+
+from helpers.serving import HANGS, started
+
 pytestmark = pytest.mark.slow  # processes
 
 WITHOUT = """
@@ -54,9 +56,7 @@ def ask(address, path, **said):
 
 def test_a_server_without_pytorch_answers_at_every_width_and_dial(tmp_path):
     pixels, model = images(1)[0], Model.load(packaged(), backend="torch")
-    with subprocess.Popen(
-        command("serve", "--port", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=place(tmp_path)
-    ) as run:
+    with started(command("serve", "--port", "0"), env=place(tmp_path)) as run:
         try:
             line = run.stdout.readline()
             address = next((word for word in line.split() if word.startswith("http://")), "").rstrip("/")
