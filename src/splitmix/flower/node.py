@@ -173,7 +173,7 @@ def client_app(introduce: Introduce, equip: Equip, attacks: Collection[type] = (
 
 
 def do_job(equip: Equip, attacks: Collection[type], message: Message, context: Context) -> Message:
-    """Work on one job, on one thread: then every machine and engine gives the same bits."""
+    """Work on one job, on one thread: then every engine gives the same bits, and every machine of one kind."""
     job, download, agreed = unpack_job(message.content, attacks)
     tools = equip(agreed, context.node_config)
     with one_thread():
