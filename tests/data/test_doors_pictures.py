@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import nn
 
 import splitmix
@@ -15,6 +15,7 @@ from helpers.picture_folders import write_pictures, write_tree
 from splitmix.core.batches import Split
 from splitmix.core.errors import UserError
 from splitmix.core.inputs import made
+from splitmix.core.inputs.pictures import read_picture
 from splitmix.data.doors import pictures, read
 from splitmix.data.doors.pictures import Pictures
 from splitmix.data.task import Samples, make_task
@@ -203,6 +204,15 @@ def test_a_picture_that_is_gone_or_torn_stops_the_run_with_its_name(tmp_path):
     (tmp_path / gone).write_bytes(b"torn")
     with pytest.raises(UserError, match=f"{gone}.*cannot be read as a picture"):
         splitmix.train(task, build, workers=2, **SETTINGS)
+
+
+@pytest.mark.parametrize("note", range(1, 9))
+def test_pictures_stand_upright_however_the_camera_was_held(tmp_path, note):
+    picture, noted = Image.effect_noise((12, 12), 60).convert("RGB"), Image.Exif()
+    noted[0x112] = note
+    picture.save(tmp_path / "0.png", exif=noted)
+    upright = ImageOps.exif_transpose(Image.open(tmp_path / "0.png"))
+    assert (read_picture(tmp_path / "0.png", (12, 12, 3)) == np.asarray(upright)).all()
 
 
 def test_the_first_picture_is_not_blamed_on_the_net(tmp_path):

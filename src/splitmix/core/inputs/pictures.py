@@ -20,6 +20,7 @@ PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 MOST_PIXELS = 50_000_000  # of one picture
 MOST_SCANS = 40  # of a JPEG: each goes over all pixels again, and those that programs write have about ten
 MOST_BYTES = 64 << 20  # of one file
+ORIENTATION = 0x112  # the number of that note
 UNREADABLE = f"the file cannot be read as a picture; send one of {', '.join(PICTURE_FORMATS)}, not damaged"
 Made = TypeVar("Made")
 
@@ -57,7 +58,7 @@ def fitted(picture: "Image", shape: Sequence[int]) -> Pixels:
     from PIL import Image, ImageOps
 
     height, width, channels = shape
-    plain = _plain(picture, "L" if channels == 1 else "RGB")
+    plain = _plain(_upright(picture), "L" if channels == 1 else "RGB")
     if plain.size != (width, height):
         plain = ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR)
     return np.array(plain, np.uint8).reshape(height, width, channels)
@@ -129,6 +130,19 @@ def _refuse_many_scans(data: bytes) -> None:
 
 
 SEGMENT = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)  # a marker that a length follows, or the end
+
+
+def _upright(picture: "Image") -> "Image":
+    """The picture as its camera was held: many store it on its side, with a note (EXIF) how it is to be turned."""
+    from PIL.Image import Transpose as To
+
+    ways = (None, To.FLIP_LEFT_RIGHT, To.ROTATE_180, To.FLIP_TOP_BOTTOM)
+    ways_aside = (To.TRANSPOSE, To.ROTATE_270, To.TRANSVERSE, To.ROTATE_90)
+    try:
+        way = dict(enumerate((*ways, *ways_aside), start=1)).get(picture.getexif().get(ORIENTATION, 1))
+    except Exception:  # what stands beside the pixels may be damaged, and they are fine
+        return picture
+    return picture if way is None else picture.transpose(way)
 
 
 def _plain(picture: "Image", mode: str) -> "Image":
