@@ -166,6 +166,18 @@ def squeezenet():
     return nn.Sequential(*maps, nn.Conv2d(8, 3, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+class PermutingNorm(nn.LayerNorm):
+    """Over channels that stand second, as in ConvNeXt."""
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def convnext():
+    maps = (nn.Conv2d(3, 16, 2, 2), PermutingNorm(16), nn.Conv2d(16, 32, 2, 2), nn.GELU(), nn.AdaptiveAvgPool2d(1))
+    return nn.Sequential(*maps, nn.Flatten(), nn.Linear(32, 3))
+
+
 MODULES = {  # with entries whose shapes at 1/8 were worked out by hand
     "mobilenet2": (
         mobilenet2,
@@ -174,6 +186,7 @@ MODULES = {  # with entries whose shapes at 1/8 were worked out by hand
     ),
     "vgg": (vgg, IMAGE, {"2.weight": (4, 2, 3, 3), "6.weight": (8, 4 * 16), "9.weight": (3, 8)}),
     "densenet": (DenseNet, IMAGE, {"convs.2.weight": (1, 4, 3, 3), "norms.2.weight": (4,), "head.weight": (3, 5)}),
+    "convnext": (convnext, IMAGE, {"1.weight": (2,), "2.weight": (4, 2, 2, 2)}),
     "vit": (ViT, IMAGE, {"token": (1, 1, 4), "places": (1, 5, 4), "layer.self_attn.in_proj_weight": (12, 4)}),
     "mixer": (MixerNet, TOKENS, {"tokens1.weight": (2, 5), "tokens2.weight": (5, 2), "mlp.2.weight": (4, 8)}),
     "refined": (Refined, IMAGE, {"back.weight": (3, 2, 1, 1), "maps.weight": (4, 3, 3, 3)}),

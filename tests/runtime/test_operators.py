@@ -136,6 +136,14 @@ def test_a_device_computes_it_as_pytorch_does(tmp_path, name):
     assert_same(tmp_path / "b", built(kind, steps), kind, x)
 
 
+def test_channels_last_images_pooled_to_one_pixel_go_to_a_device(tmp_path):
+    class Pooled(nn.Module):
+        def forward(self, x):
+            return F.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1)
+
+    assert_same(tmp_path / "b", built("image", Pooled()), "image", torch.rand(5, *IMAGE))
+
+
 def test_a_volume_goes_to_a_device_too(tmp_path):
     torch.manual_seed(0)
     pools = (nn.MaxPool3d(2), nn.AvgPool3d(2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten())

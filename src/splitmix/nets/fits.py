@@ -70,7 +70,9 @@ def _fit_group_norm(layer: Any, x: Tensor, scale: Scale) -> None:
 
 
 def _fit_layer_norm(layer: Any, x: Tensor, scale: Scale) -> None:
-    layer.normalized_shape = tuple(x.shape[-len(layer.normalized_shape) :])
+    axes = len(layer.normalized_shape)
+    own = axes == 1 and x.dim() > 3 and type(layer).forward not in (nn.LayerNorm.forward, nn.RMSNorm.forward)
+    layer.normalized_shape = (x.shape[1],) if own else tuple(x.shape[-axes:])  # an own forward permutes, as ConvNeXt's
     _resize(layer, weight=layer.normalized_shape, bias=layer.normalized_shape)
 
 

@@ -120,11 +120,12 @@ class Trace(OperatorWatcher):
             return func(*args, **(kwargs or {}))  # made of no sample and no weight: a constant, if it is ever used
         if kind.endswith("_"):
             self.name(args[0])  # a constant is known by what it was before it is written to
+        stays = kind == "as_strided_" and _stays(*args)
         out = func(*args, **(kwargs or {}))
         if kind in MADE:
             return out
         plain = kind.removesuffix("_")  # in place or not is all the same here
-        if plain in SAME or (plain == "expand" and out.shape == args[0].shape):
+        if stays or plain in SAME or (plain == "expand" and out.shape == args[0].shape):
             if args[0].dtype != out.dtype and self.name(args[0]) in self.whole:
                 raise self.refusal(f"{kind} to {out.dtype}")
             self.call(self.name(args[0]), out)
@@ -230,6 +231,12 @@ def _channel_norm(
     if use_input_stats:
         return F.group_norm(x, x.shape[1], weight, bias, eps)
     return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+
+
+def _stays(x: Tensor, size: Sequence[int], stride: Sequence[int], *place: int) -> bool:
+    """Whether other strides change nothing: PyTorch gives what it pools to one pixel those of channels-last images."""
+    steps = zip(x.shape, x.stride(), stride, strict=True) if tuple(size) == x.shape and not place else ()
+    return bool(steps) and all(side == 1 or old == new for side, old, new in steps)
 
 
 def _merged(first: StepRecord, second: StepRecord) -> StepRecord:
