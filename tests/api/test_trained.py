@@ -18,6 +18,7 @@ from splitmix.core.errors import UserError
 from splitmix.core.net import Net
 from splitmix.nets import NETS
 from splitmix.runs.config import make_config
+from splitmix.runtime.bundle import Bundle
 
 pytestmark = pytest.mark.slow  # whole runs
 QUICK = {"rounds": 2, "atom": "1/4", "budgets": "1/2 1", "workers": 1, "progress": False, "eval_every": 2}
@@ -201,7 +202,19 @@ def test_each_round_is_told_when_it_is_done(dialled, told):
 def test_everything_has_a_line_for_its_repr(dialled):
     setup = dialled.setup
     found = dialled.predict(torch.cat([X] * 60))
-    for value in (dialled, setup, setup.task, dialled.outcome, dialled.net, setup.config, Net(resnet), found):
+    manifest = Bundle.open(Path(__file__).parents[1] / "fixtures" / "digit.bundle").manifest
+    for value in (
+        manifest,
+        manifest.table,
+        dialled,
+        setup,
+        setup.task,
+        dialled.outcome,
+        dialled.net,
+        setup.config,
+        Net(resnet),
+        found,
+    ):
         assert len(repr(value)) < 250
         assert "\n" not in repr(value)
     assert repr(setup) == "Setup(splitmix on arrays: 2 clients, 4 x width 1/4, 2 rounds, seed 1)"

@@ -231,6 +231,9 @@ def test_a_bundle_of_tokens_looks_them_up(tmp_path):
 
     bundle = own_bundle(tmp_path / "b", Reader, (6,), kind="tokens")
     assert repr(bundle).endswith("/b': 2 bases of mine:net)")
+    what = "tokens of shape (6,), 3 classes, 2 x width 1/4, float32"
+    assert str(bundle.manifest) == f"Manifest(mine:net: {what})"
+    assert repr(bundle.manifest.graph) == "Graph(4 steps, 3 entries, sample (6,))"
     model = Model.load(bundle.path)
     x = torch.randint(0, 11, (5, 6), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model.logits_by_base(x), reference(Reader, x, 0.0), rtol=0, atol=1e-5)

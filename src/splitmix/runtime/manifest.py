@@ -72,6 +72,9 @@ class ScalingRecord(ManifestRecord):
     deviation: Annotated[list[Annotated[float, Field(gt=0)]], Field(max_length=1 << 20)]
     columns: Annotated[list[Text], Field(max_length=1 << 20)] = Field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"ScalingRecord({len(self.mean)} features)"
+
 
 class BaseRecord(ManifestRecord):
     """The file of one base, `base-i.safetensors`: which base of the training it is, and how its bytes hash."""
@@ -116,6 +119,9 @@ class TableRecord(ManifestRecord):
     interval: Text | None = None  # what the ends of the intervals mean
     rows: Annotated[list[ScoreRecord], Field(max_length=5000)]
 
+    def __repr__(self) -> str:
+        return f"TableRecord({len(self.rows)} rows, split {self.split}, norm {self.norm})"
+
 
 class Manifest(ManifestRecord):
     """All of it. Files have fixed names, so that nothing in here is a path."""
@@ -140,6 +146,10 @@ class Manifest(ManifestRecord):
     trained: dict[Name, Text]
     versions: dict[Name, Name]
     sha256: Sha = "0" * 64  # of all the rest
+
+    def __repr__(self) -> str:
+        what = f"{self.sample} of shape {tuple(self.image)}, {len(self.classes)} classes"
+        return f"Manifest({self.net.name}: {what}, {len(self.bases)} x width {self.atom}, {self.storage})"
 
     @cached_property
     def width(self) -> Width:

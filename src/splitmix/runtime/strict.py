@@ -19,6 +19,9 @@ class ManifestRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
 
+    def __str__(self) -> str:
+        return repr(self)
+
 
 def strict_json(data: bytes | str, where: str) -> Any:
     """JSON without what parsers disagree on: keys given twice, NaN, endless nesting."""

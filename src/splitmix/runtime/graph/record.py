@@ -65,6 +65,9 @@ class Graph(ManifestRecord):
     steps: Annotated[list[StepRecord], Field(min_length=1, max_length=MOST_STEPS)]
     answer: Value
 
+    def __repr__(self) -> str:
+        return f"Graph({len(self.steps)} steps, {len(self.entries)} entries, sample {tuple(self.sample)})"
+
     @property
     def dual(self) -> bool:
         return any(norm.noisy is not None for norm in self.norms)
