@@ -179,7 +179,7 @@ LOOPED = {
         "does not run on several bases at once (shape",
     ),
     "one number for all": (hidden(lambda x: x / x.norm()), TABLE, "mixes the channels"),
-    "dice": (hidden(lambda x: x + torch.rand_like(x)), TABLE, "mixes the channels"),
+    "dice": (hidden(lambda x: x + torch.rand_like(x)), TABLE, "draws numbers at random"),
     "shared weights": (tied, TABLE, "some of its layers share their weights"),
     "weights made of others": (hooked, TABLE, "its layer '0' (ParametrizedLinear) has no form"),
     "constants": (with_constants, TABLE, "its Sequential has no form for several bases"),

@@ -21,6 +21,8 @@ from splitmix.nets.images import skipped
 from splitmix.nets.layers import BatchNorm, linear, turned
 
 TRIED = 3  # bases that are run side by side, to see that they stay apart
+MIXES = "its code mixes the channels of bases that run side by side"
+DRAWS = "its code draws numbers at random, so that the two ways cannot be compared"
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,10 @@ def why_looped(build: Build, width: Width, x: Tensor, *, own: bool = False) -> s
             return "some of its layers share their weights"
         start = looped.init(Layout(TRIED, width), 0, rescale=False, tracked=True)
         for dial, training in product(dials, (True, False)):
-            if not all(map(_close, *(_tried(net, width, start, x, dial, training) for net in nets))):
-                return "its code mixes the channels of bases that run side by side"
+            one, other = (_tried(net, width, start, x, dial, training) for net in nets)
+            if not all(map(_close, one, other)):
+                again = _tried(looped, width, start, x, dial, training)
+                return MIXES if all(map(_close, one, again)) else DRAWS
     except SwapError as found:
         return str(found)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:

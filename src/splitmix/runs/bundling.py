@@ -23,7 +23,7 @@ from splitmix.nets.cost import weightless
 from splitmix.nets.slim import Slim
 from splitmix.runs.config import Config, make_config, read_toml
 from splitmix.runs.finish import NORM_TEXT, Outcome, stored_outcome, versions
-from splitmix.runs.graphs import Sampled, graph_of
+from splitmix.runs.graphs import MIXING, Sampled, graph_of
 from splitmix.runs.measure.grid import GridRecord, read_grid
 from splitmix.runs.measure.intervals import INTERVAL, interval
 from splitmix.runs.records import Result, StoredClient, StoredScore
@@ -46,7 +46,6 @@ from splitmix.runtime.manifest import (
 )
 from splitmix.runtime.strict import what_is_wrong
 
-MIXING = ("splitmix", "fedensemble")  # methods whose widths are mixes of bases
 CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
 
 

@@ -19,6 +19,7 @@ from splitmix.runtime.graph.record import Graph
 from splitmix.runtime.graph.trace import traced_graph
 from splitmix.runtime.onnx_bases import OnnxBases
 
+MIXING = ("splitmix", "fedensemble")  # methods whose widths are mixes of bases: these can be bundled
 MOST = 1e-4  # that logits may differ from PyTorch's; of the largest of them, where that is above 1
 CHECKED_SAMPLES = 5
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from splitmix.core.errors import UserError, printable
-from splitmix.core.width import Width
 from splitmix.runs.records import MetricRow
 
 if TYPE_CHECKING:
@@ -250,19 +249,12 @@ class Board(Watcher):
 
 
 def headline(setup: "Setup", start: int) -> str:
-    """What is about to run, in a line; a second says why the bases of a net run one after another."""
+    """What is about to run, in a line, and what is odd about a net of one's own in further ones."""
+    from splitmix.runs.remarks import remarks  # what it takes is loaded by now
+
     config = setup.config
     begin = f"resumed after round {start}" if start else f"{config.rounds} rounds"
-    looped = f"\nits bases run one after another: {why}" if (why := setup.net.stacking) not in ("", "yes") else ""
-    return f"{setup.about}, {begin}, seed {config.seed}{looped}{_unscaled(setup)}"
-
-
-def _unscaled(setup: "Setup") -> str:
-    """A line for a user's own net that is as large at every width."""
-    net, width = setup.net, setup.method.layout.width
-    own = net.rescaled is not None and width < 1
-    alike = own and net.shapes(width) == net.shapes(min(Width(1), 2 * width))
-    return "\nbuild(width) gives nets of one size at all widths: a budget saves no work" if alike else ""
+    return "\n".join([f"{setup.about}, {begin}, seed {config.seed}", *remarks(setup)])
 
 
 def privacy_of(row: MetricRow) -> str:
