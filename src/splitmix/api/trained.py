@@ -181,13 +181,7 @@ class Trained:
         return mix
 
     def _dial(self, robust: float) -> float:
-        dial = parse_dial(robust)
-        if dial and not self.setup.dial:
-            raise UserError(
-                f"robust {robust} was asked for, but this model has no robustness dial; "
-                "give 0, or train with an adversarial objective"
-            )
-        return dial
+        return parse_dial(robust, there=self.setup.dial)
 
     def _is_in(self, path: Path) -> bool:
         return read_result(path).get("weights_sha256") == self.result.get("weights_sha256")

@@ -54,8 +54,8 @@ def parse_width(value: Any) -> Width:
     return width
 
 
-def parse_dial(value: Any) -> float:
-    """Read a robustness dial: 0 is most accurate on clean images, 1 most robust.
+def parse_dial(value: Any, *, there: bool = True) -> float:
+    """Read a robustness dial: 0 is most accurate on clean images, 1 most robust; only 0 where a model has none.
 
     >>> parse_dial("0.2"), parse_dial("1/5"), parse_dial(1)
     (0.2, 0.2, 1.0)
@@ -69,6 +69,11 @@ def parse_dial(value: Any) -> float:
     if not 0 <= dial <= 1:
         raise UserError(
             f"robustness dial {dial:.6g} is outside [0, 1]; 0 is most accurate on clean images, 1 most robust"
+        )
+    if dial and not there:
+        raise UserError(
+            f"robust {value} was asked for, but this model has no robustness dial; "
+            "give 0, or train with an adversarial objective"
         )
     return dial
 

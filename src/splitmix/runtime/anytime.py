@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitmix.core.errors import UserError
+from splitmix.core.width import is_number
 
 Array = NDArray[Any]
 Mean = Callable[[Array], Array]  # logits of the first bases (base, n, class) -> (n, class)
@@ -106,6 +107,6 @@ def checked_deadline(value: Any) -> float:
 
 def checked_confidence(value: Any) -> float:
     """A margin between two probabilities."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+    if not is_number(value) or not 0 <= value <= 1:
         raise UserError(f"confidence {value!r} is no margin; give a number from 0 (one base) to 1 (nearly all)")
     return float(value)

@@ -306,13 +306,7 @@ class Model:
         return held, bases, dial.robust if robust is None else self._strength(robust)
 
     def _strength(self, robust: float) -> float:
-        strength = parse_dial(robust)
-        if strength and not self.dual:
-            raise UserError(
-                f"robust {robust} was asked for, but this model has no robustness dial; "
-                "give 0, or train with an adversarial objective"
-            )
-        return strength
+        return parse_dial(robust, there=self.dual)
 
     def _samples(self, x: "ArrayLike | Tensor") -> NDArray[Any]:
         return to_net(self._checked(x))

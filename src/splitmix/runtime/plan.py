@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from splitmix.core.errors import UserError, unknown
-from splitmix.core.width import Width
+from splitmix.core.width import Width, is_number
 from splitmix.runtime.model import Model
 from splitmix.runtime.probe import Measured, probe
 
@@ -31,8 +31,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self.given().items():
             top = 1 if name.startswith("min_") else math.inf
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 <= value <= top or value == math.inf:
+            if not is_number(value) or not 0 <= value <= top or value == math.inf:
                 allowed = "a share from 0 to 1" if top == 1 else "a number from 0 up"
                 raise UserError(f"{name} {value!r} is no limit; give {allowed}")
 

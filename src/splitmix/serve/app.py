@@ -1,6 +1,6 @@
 """The HTTP interface: predict, model, examples, manifest, plan, health, metrics, and the page that shows them all."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from splitmix import __version__
 from splitmix.core.errors import UserError, printable, shown
@@ -38,13 +39,13 @@ from splitmix.serve.questions import (
     sentences,
 )
 from splitmix.serve.service import Service
-from splitmix.serve.straight import Answering, Straight
 from splitmix.serve.turns import BusyError
 
 if TYPE_CHECKING:
     from splitmix.core.objective import Attack
 
 LIMITS = ServerLimits()
+Answering = Callable[[Request], Awaitable[Response]]
 PREDICT = "/api/predict"
 STATIC = Path(__file__).parent / "static"
 LONGEST = 400  # characters of a sentence: nobody gets back all that was sent
@@ -105,6 +106,32 @@ def _answering(service: Service, limits: ServerLimits) -> Answering:
         return Response(answer.model_dump_json(), media_type="application/json")  # it has been checked once
 
     return predict
+
+
+class Straight:
+    """Answers what is posted to one path itself; routing and its layers would take longer than a small model.
+
+    What goes wrong is explained as elsewhere; what nobody explains is left to whoever stands before.
+    """
+
+    def __init__(self, app: ASGIApp, path: str, answer: Answering, handlers: Mapping[Any, Any]) -> None:
+        self.app, self.path, self.answer, self.handlers = app, path, answer, handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != self.path or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        scope["route"] = self  # it is counted under its path
+        request = Request(scope, receive, send)
+        try:
+            response = await self.answer(request)
+        except Exception as error:
+            kinds = type(error).__mro__[: type(error).__mro__.index(Exception)]
+            handler = next((self.handlers[kind] for kind in kinds if kind in self.handlers), None)
+            if handler is None:
+                raise
+            response = await handler(request, error)
+        await response(scope, receive, send)
 
 
 def _add_questions(app: FastAPI, service: Service, limits: ServerLimits) -> None:

@@ -20,7 +20,8 @@ class Lazy(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
         """Some of them, still not made."""

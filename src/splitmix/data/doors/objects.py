@@ -239,9 +239,6 @@ class Decoded(Lazy):
     def shape(self) -> tuple[int, ...]:
         return len(self.rows), *self.size
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, rows: Any) -> "Decoded":
         return replace(self, rows=self.rows[rows])
 

@@ -41,9 +41,6 @@ class Pictures(Lazy):
     def shape(self) -> tuple[int, ...]:
         return len(self.names), *self.size
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def __getitem__(self, rows: Any) -> "Pictures":
         return replace(self, names=self.names[rows])
 
