@@ -163,6 +163,18 @@ def test_steps_are_those_of_pytorchs_own_optimizers(name, proximal):
         assert_close(leaf, same)
 
 
+def test_a_leaf_that_is_reached_later_than_others_begins_at_rest():
+    ours, theirs = (nn.ParameterDict({"a": torch.ones(2), "b": torch.ones(2)}) for _ in range(2))
+    optimizer = Optimizer(dict(ours), (), Plan(lr=0.05, momentum=0.9, weight_decay=0.1))
+    reference = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    for loss in (lambda own: own["a"].sum(), lambda own: (own["a"] * own["b"]).sum(), lambda own: own["b"].sum()):
+        optimizer.step(loss(ours))
+        reference.zero_grad()
+        loss(theirs).backward()
+        reference.step()
+    assert_close(dict(ours), dict(theirs))
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -18,6 +18,7 @@ from splitmix.core.types import Layout, Part, Update
 from splitmix.core.width import Width
 from splitmix.nets import NETS, find_net
 from splitmix.nets.alexnet import AlexNet
+from splitmix.nets.images import flat
 from splitmix.nets.layers import BatchNorm, Conv, Linear, Norm, norm_eps
 from splitmix.nets.preresnet import PreResNet18
 
@@ -44,6 +45,19 @@ def test_a_gradient_of_skipped_pixels_lies_in_memory_as_the_images_do(order):
     F.conv2d(x, conv.weight[0], stride=2).square().sum().backward()
     assert came[0].is_contiguous(memory_format=order)
     assert_close(2 * came[0], x.grad)
+
+
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
+def test_a_gradient_of_features_lies_in_memory_as_their_map_does(order):
+    came = []
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=order).requires_grad_()
+    features = flat(images := x + 0)
+    images.register_hook(came.append)
+    slope = torch.randn(2, 60)
+    features.backward(slope)
+    assert came[0].is_contiguous(memory_format=order)
+    assert_close(came[0], slope.view(2, 3, 4, 5), rtol=0, atol=0)
+    assert [node.target for node in fx.symbolic_trace(flat).graph.nodes][1] == "flatten"  # as exports see it
 
 
 @pytest.mark.slow

@@ -141,10 +141,14 @@ class Optimizer:
         self.leaves: dict[float, list[Tensor]] = {}  # by their rate, which those of norms may have for themselves
         for name, leaf in leaves.items():
             self.leaves.setdefault(plan.lr * (plan.norm_rate if name in norms else 1.0), []).append(leaf)
+        self.velocities: dict[float, list[Tensor | None]] = {
+            rate: [None for _ in own] for rate, own in self.leaves.items() if plan.optimizer == "sgd"
+        }
         # made here, not at the first step: that batch may reach only some of the leaves
-        slots = 2 if plan.optimizer != "sgd" else int(plan.momentum > 0)
-        self.kept = {
-            rate: [[torch.zeros_like(leaf) for leaf in own] for _ in range(slots)] for rate, own in self.leaves.items()
+        self.moments = {
+            rate: [[torch.zeros_like(leaf) for leaf in own] for _ in range(2)]
+            for rate, own in self.leaves.items()
+            if plan.optimizer != "sgd"
         }
         self.steps = {
             rate: [torch.zeros((), device=leaf.device) for leaf in own]
@@ -169,12 +173,14 @@ class Optimizer:
 
     def _move(self, rate: float, reached: list[int], gradients: list[Tensor]) -> None:
         leaves, plan = [self.leaves[rate][i] for i in reached], self.plan
-        kept = [[slot[i] for i in reached] for slot in self.kept[rate]]
         if plan.proximal:
             way = torch._foreach_sub(leaves, [self.start[rate][i] for i in reached])
             torch._foreach_add_(gradients, way, alpha=plan.proximal)
         if plan.optimizer == "sgd":
-            velocities: list[Tensor | None] = [*kept[0]] if kept else []
+            velocities = [self.velocities[rate][i] for i in reached]
+            if any(velocity is not None for velocity in velocities):  # else it is the gradient: nothing was moved yet
+                pairs = zip(velocities, leaves, strict=True)
+                velocities = [torch.zeros_like(leaf) if old is None else old for old, leaf in pairs]
             sgd(
                 leaves,
                 gradients,
@@ -187,12 +193,15 @@ class Optimizer:
                 nesterov=False,
                 maximize=False,
             )
+            for i, velocity in zip(reached, velocities, strict=True):
+                self.velocities[rate][i] = velocity
             return
+        first, second = ([slot[i] for i in reached] for slot in self.moments[rate])
         adam(
             leaves,
             gradients,
-            kept[0],
-            kept[1],
+            first,
+            second,
             [],
             [self.steps[rate][i] for i in reached],
             fused=True,

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from splitmix.nets.images import flat
 from splitmix.nets.layers import Conv, Linear, MakeNorm, ScaledNet, scaled
 
 
@@ -29,6 +30,6 @@ class Digit(ScaledNet):
         x = self.stages.conv(x, self.conv1, self.norm1, robust, pool=True)
         x = self.stages.conv(x, self.conv2, self.norm2, robust, pool=True)
         x = self.stages.conv(x, self.conv3, self.norm3, robust)
-        x = self.stages.linear(x.flatten(1), self.fc1, self.norm4, robust)
+        x = self.stages.linear(flat(x), self.fc1, self.norm4, robust)
         x = self.stages.linear(x, self.fc2, self.norm5, robust)
         return self.fc3(x)
