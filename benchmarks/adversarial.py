@@ -1,21 +1,18 @@
 """One step of local adversarial training: eight Digit bases side by side against one after the other.
 
-python benchmarks/adversarial.py    prints the medians and their ratios (about half a minute on one core)
+python benchmarks/adversarial.py    prints what each takes and its ratio to ours (a few minutes on one core)
 """
 
-import json
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from collections.abc import Callable
 from functools import partial
-from statistics import median
-from time import process_time
 from typing import Any, cast
 
 import torch
-from evidence import in_turns
+from timing import in_turns, ratio_text, timed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,31 +27,38 @@ from splitmix.nets.native.stages import NativeStages
 from splitmix.nets.stages import Stages
 from splitmix.objectives.adversarial import Adversarial
 
-ATOM, BASES, BATCH, REPEATS = Width(1, 8), 8, 32, 9
+ATOM, BASES, BATCH = Width(1, 8), 8, 32
+STEPS = 4  # in a turn: a single one is too short for the clock of processors
+OURS = "side by side"
 SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=5e-4)
 
 
-def adversarial_step() -> dict[str, Any]:
-    """Dual norms with tracked statistics, PGD of seven steps: ours against the loop over stock nets, taken in turns.
+def adversarial_steps() -> dict[str, dict[str, Any]]:
+    """Dual norms with tracked statistics, PGD of seven steps, in turns: a row for each way to compute the same.
 
-    `looped_seconds` is our own code with one base at a time, `unfolded_seconds` side by side, but with an attack on
-    the net as it is: norms by themselves, and PyTorch's own way back to the images; `native_seconds` is on C kernels.
-    Processor time.
+    *One after another* is our own code with one base at a time; *as it is* is side by side, but with an attack on the
+    net with its norms by themselves, and PyTorch's own way back to the images; *plain* is stock nets, one by one.
     """
     x = torch.rand(BATCH, 28, 28, 3).permute(0, 3, 1, 2)
     y = torch.arange(BATCH) % 10
-    sides = {
-        "": partial(our_step([tuple(range(BASES))]), x, y),
-        "unfolded_": partial(unfolded, our_step([tuple(range(BASES))], Unfolded), x, y),
-        "native_": partial(our_step([tuple(range(BASES))], stages=NativeStages()), x, y),
-        "looped_": partial(our_step([(base,) for base in range(BASES)]), x, y),
-        "plain_": partial(_plain(), x.contiguous(), y),
+    together = [tuple(range(BASES))]
+    steps = {
+        OURS: partial(our_step(together), x, y),
+        "side by side, native kernels": partial(our_step(together, stages=NativeStages()), x, y),
+        "side by side, attacked as it is": partial(unfolded, our_step(together, Unfolded), x, y),
+        "one after another": partial(our_step([(base,) for base in range(BASES)]), x, y),
+        "plain": partial(_plain(), x.contiguous(), y),
     }
-    times = in_turns(sides, process_time, REPEATS)
-    seconds = {f"{side}seconds": median(taken) for side, taken in times.items()}
-    ratios = {side: [a / ours for a, ours in zip(taken, times[""], strict=True)] for side, taken in times.items()}
-    others = {f"{side}ratio": median(ratios[side]) for side in ("unfolded_", "native_", "looped_")}
-    return {**seconds, "ratio": median(ratios["plain_"]), "ratios": ratios["plain_"], **others}
+    ways = {name: partial(timed, partial(several, step)) for name, step in steps.items()}
+    for way in ways.values():  # to warm up
+        way()
+    turns = in_turns(ways, OURS)
+    return {name: turns.row(name, OURS) for name in ways}
+
+
+def several(step: Callable[[], None]) -> None:
+    for _ in range(STEPS):
+        step()
 
 
 class Unfolded(Parts):
@@ -141,6 +145,15 @@ class StockDigit(nn.Module):
         return self.last(x)
 
 
-if __name__ == "__main__":
+def main() -> None:
     torch.set_num_threads(1)
-    print(json.dumps(adversarial_step()))
+    rows = adversarial_steps()
+    for name, row in rows.items():
+        clock, processor = (row[what] for what in ("clock", "processor"))
+        ratios = f"{ratio_text(clock['ratio'])} by the clock, {ratio_text(processor['ratio'])} by processor time"
+        print(f"{name}: {1e3 * clock['seconds'] / STEPS:.0f} ms a step; times ours: {ratios}")
+    print(rows[OURS]["verdict"])
+
+
+if __name__ == "__main__":
+    main()

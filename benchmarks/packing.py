@@ -5,11 +5,11 @@ python benchmarks/packing.py [--device cuda] [--net preresnet18] [--clients 32] 
 
 import argparse
 from dataclasses import replace
-from statistics import median
-from time import perf_counter
+from functools import partial
 
 import torch
 from speed import SETTINGS
+from timing import in_turns, ratio_text, timed
 
 from splitmix.core.types import Part, Plan, Train, Update
 from splitmix.core.width import Width
@@ -35,18 +35,21 @@ def main() -> None:
     jobs = [Train(0, client, (Part(client % 8, Width(1, 8)),), plan, 0) for client in range(given.clients)]
     engines = [Simulator(net, method.layout, clients, Plain(), device=given.device, pack=n) for n in (1, given.pack)]
 
-    def answers(engine: Simulator) -> tuple[list[Update], float]:
-        began = perf_counter()
-        return list(engine.run(weights, jobs)), perf_counter() - began
+    def answers(engine: Simulator) -> list[Update]:
+        return list(engine.run(weights, jobs))
 
-    (one, _), (many, _) = (answers(engine) for engine in engines)  # warms up too
+    one, many = (answers(engine) for engine in engines)  # warms up too
     far = max(
         float((a.weights[n] - b.weights[n]).abs().max()) for a, b in zip(one, many, strict=True) for n in a.weights
     )
-    ratios = [answers(engines[0])[1] / answers(engines[1])[1] for _ in range(given.turns)]
+    ways = dict(zip(("apart", "together"), (partial(timed, partial(answers, e)) for e in engines), strict=True))
+    turns = in_turns(ways, "together", least=given.turns)
+    row = turns.row("apart", "together")
     print(f"{given.device}: {given.clients} clients of a base of {given.net}, {given.samples} images each")
     print(f"farthest numbers of two updates: {far:.1e}")
-    print(f"one after another over side by side: {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    for what in ("clock", "processor"):
+        print(f"one after another over side by side, {what}: {ratio_text(row[what]['ratio'])}")
+    print(row["verdict"])
 
 
 if __name__ == "__main__":
