@@ -43,6 +43,7 @@ MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they ar
     "anchored": NATIVE | {"objective": USUAL},
     "attacks only": NATIVE | ALONE | {"objective": USUAL | {"dual": False, "weight": 1.0}},
     "no attacks": NATIVE,
+    "drawn": NATIVE | {"objective": USUAL | {"dials": "drawn"}},
     "first taught": NATIVE | TAUGHT | {"objective": USUAL},
     "first taught, four steps": TAUGHT | {"objective": ATTACKED},
     "first taught, four steps, ten times": TAUGHT | {"objective": ATTACKED, "norm_rate": 10.0},

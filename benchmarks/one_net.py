@@ -40,7 +40,7 @@ ATTACK, IMAGES = {"name": "pgd20", "restarts": 2}, 10  # of each client
 
 @dataclass(frozen=True)
 class OneRun(StudyRun):
-    """A net of one kind: `at` for one weight of attacked images, or `dat` or `oat` with a dial."""
+    """A net of one kind: `at` for one weight of attacked images, or `dat`, `drawn` or `oat` with a dial."""
 
     study = "robustness"
     label: str
@@ -65,6 +65,7 @@ def planned(out: Path) -> list[OneRun]:
         for seed in SEEDS
         for run in (
             with_dial(out, seed, "dat", {"objective": "adversarial"}),
+            with_dial(out, seed, "drawn", {"objective": {"name": "adversarial", "dials": "drawn"}}),
             *(separate(out, seed, weight) for weight in WEIGHTS),
             with_dial(out, seed, "oat", FILM),
         )

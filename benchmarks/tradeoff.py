@@ -12,7 +12,7 @@ from evidence import RESULTS, Row, distinct, read_rows, where
 from splitmix.report.drawing import save
 from splitmix.report.grid_page import TradeoffPoint, attack_tradeoff
 
-NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT"}
+NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT", "drawn": "Split-Mix+DAT, drawn dials"}
 Curve = list[TradeoffPoint]
 LEVELS = 1000  # at which curves are compared
 
