@@ -47,9 +47,9 @@ def averaged(rows: Sequence[Row], **wanted: str) -> Curve:
 
 def gaps(rows: Sequence[Row], kind: str) -> list[tuple[float | None, ...]]:
     """For each point of a kind and each seed: clean accuracy beyond that of the separate models of the same seed at the
-    same accuracy under attack; None where the point is more robust than all of them."""
-    found = []
-    for seed in distinct(rows, "seed", kind=kind):
+    same accuracy under attack; None where the point is more robust than all of them. Seeds without any are left out."""
+    found, separate = [], distinct(rows, "seed", kind="at")
+    for seed in (seed for seed in distinct(rows, "seed", kind=kind) if seed in separate):
         front = undominated(curve(where(rows, kind="at", seed=seed)))
         found.append([gap(point, front) for point in curve(where(rows, kind=kind, seed=seed))])
     return list(zip(*found, strict=True))

@@ -120,7 +120,9 @@ def test_a_process_trains_to_the_same_bytes_and_says_so_plainly(here, tmp_path):
     ended = process(*TRAIN, "--out", str(tmp_path / "run"), "--workers", "1", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["weights_sha256"] == read_result(Path("run"))["weights_sha256"]
-    assert [line.split("  ")[0] for line in ended.stderr.splitlines()[1:]] == [f"round {n}/4" for n in (1, 2, 3, 4)]
+    _, remark, *rounds = ended.stderr.splitlines()
+    assert "its layer 'conv' has 2 channels" in remark
+    assert [line.split("  ")[0] for line in rounds] == [f"round {n}/4" for n in (1, 2, 3, 4)]
     assert "\x1b" not in ended.stderr
     assert json.loads(ended.stdout)["command"].startswith("splitmix train own -o net=helpers.toys:Tiny")
 
