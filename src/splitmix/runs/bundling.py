@@ -129,8 +129,8 @@ def bundle_outcome(
 def sampled_net(config: Config, outcome: Outcome, packing: Packing, given: Build | None) -> Sampled:
     """The run's net, and what one sample is to it."""
     image, kind = image_of(outcome.result, packing.image), kind_of(outcome.result, packing.image)
-    made, sample = build_of(config, outcome, given), image[-1:] + image[:-1] if len(image) == 3 else image
-    sampled = Sampled(made, parse_width(config.atom), sample, kind == "tokens")
+    made = build_of(config, outcome, given)
+    sampled = Sampled.of(made, parse_width(config.atom), image, kind)
     return replace(sampled, build=made.on(sampled.made_up(2))) if isinstance(made, Slim) else sampled
 
 

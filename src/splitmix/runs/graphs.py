@@ -1,6 +1,6 @@
 """The net of a run as a graph that devices run without its code, checked against PyTorch before it is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -32,6 +32,18 @@ class Sampled:
     atom: Width
     sample: tuple[int, ...]  # as the net takes it: images have their channels first
     whole: bool = False  # tokens
+
+    @classmethod
+    def of(cls, build: Build, atom: Width, image: Sequence[int], kind: str) -> "Sampled":
+        """The net of a run, whose images have their channels last."""
+        sample = (*image[-1:], *image[:-1]) if len(image) == 3 else tuple(image)
+        return cls(build, atom, sample, kind == "tokens")
+
+    def traced(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
+        """The graph of one base, from the shapes of its entries."""
+        return traced_graph(
+            self.module(), {name: tuple(shape) for name, shape in shapes.items()}, self.sample, self.whole
+        )
 
     def made_up(self, samples: int) -> Tensor:
         """Samples to compare on."""
@@ -68,8 +80,7 @@ def graph_of(net: Sampled, weights: Weights, order: Sequence[int], *, own: bool)
                 'run: pip install "splitmix[device]"'
             )
         return None
-    entries = {name: tuple(value.shape[1:]) for name, value in weights.items()}
-    graph = traced_graph(net.module(), entries, net.sample, net.whole)
+    graph = net.traced({name: value.shape[1:] for name, value in weights.items()})
     _check(graph, net, {name: value[list(order)] for name, value in weights.items()})
     return graph
 

@@ -8,7 +8,6 @@ from splitmix.core.net import Net
 from splitmix.core.width import Width
 from splitmix.runs.graphs import MIXING, Sampled
 from splitmix.runs.setup import Setup
-from splitmix.runtime.graph.trace import traced_graph
 
 FEW_UNITS = 16  # of a linear layer: mixes of bases below stay points behind the full net, however many they are
 FEW_CHANNELS = 3
@@ -52,14 +51,10 @@ def about_bundle(setup: Setup, width: Width) -> Iterator[str]:
     """A net may train, and yet be none that a device can run: better known now than after the last round."""
     if setup.config.method_name not in MIXING:
         return
-    image, shapes = setup.image, setup.net.shapes(width)
-    sample = image[-1:] + image[:-1] if len(image) == 3 else image
-    sampled = Sampled(setup.net.build, width, sample, setup.task.kind == "tokens")
+    sampled = Sampled.of(setup.net.build, width, setup.image, setup.task.kind)
     try:
         with torch.random.fork_rng(devices=[]):
-            traced_graph(
-                sampled.module(), {name: tuple(shape) for name, shape in shapes.items()}, sample, sampled.whole
-            )
+            sampled.traced(setup.net.shapes(width))
     except Exception as error:  # whatever the user's code raises: it trains all the same
         said = (str(error) or type(error).__name__).splitlines()[0]
         yield said if said.startswith("the net cannot be bundled") else f"the net cannot be bundled: {said}"
