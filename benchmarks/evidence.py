@@ -140,6 +140,7 @@ def page(name: str) -> str:
         by_seed=by_seed,
         common_seeds=common_seeds,
         difference=difference,
+        one_lever_apart=one_lever_apart,
         turned=turned,
         beside=beside,
         human=human,
@@ -224,6 +225,22 @@ def difference(rows: Iterable[Row], one: str, other: str, width: str, norm: str 
         {seed: values(some, "by_client", part=part, seed=seed)[0] for seed in seeds} for part in (one, other)
     )
     return difference_text(paired_bootstrap(first, second))
+
+
+def one_lever_apart(names: Iterable[str], recommended: str) -> dict[str, str]:
+    """The models that have one lever more or less than the recommended one, by that step.
+
+    >>> one_lever_apart(["Net", "Net, late", "Net, fast", "Net, fast, late", "Net, wide"], "Net, fast")
+    {'without fast': 'Net', 'with late': 'Net, fast, late'}
+    """
+    title, *levers = recommended.split(", ")
+    found = {}
+    for name in names:
+        other, *own = name.split(", ")
+        changed = set(own) ^ set(levers)
+        if other == title and len(changed) == 1:
+            found[f"{'with' if len(own) > len(levers) else 'without'} {changed.pop()}"] = name
+    return found
 
 
 def difference_text(found: PairedDifference) -> str:
