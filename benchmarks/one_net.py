@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evidence import Row, rows_of
-from study import StudyRun, carry_out, keep_grid
+from study import ANNEALED, StudyRun, carry_out, keep_grid
 
 from splitmix.attacks import find_attack
 from splitmix.compare.suite import Setups, Workshop, run_once
@@ -19,8 +19,7 @@ from splitmix.runs.config import Config, make_config
 from splitmix.runs.measure.evaluate import FinishedRun
 from splitmix.runs.measure.grid import Sweep
 
-COMMON: dict[str, object] = {
-    "recipe": "recommended",
+COMMON: dict[str, object] = ANNEALED | {
     "task": "digits",
     "method": {"name": "fedavg", "width": "1/8"},
     "rounds": 100,

@@ -13,6 +13,15 @@ from splitmix.runs.measure.evaluate import FinishedRun, open_run
 from splitmix.runs.measure.grid import Sweep, measure_grid
 from splitmix.runs.records import write_record
 
+ANNEALED: dict[str, object] = {  # what the recommended recipe fills in, but for what it has against attacks alone
+    "lr": 0.1,
+    "order": "greedy",
+    "norm": "post",
+    "rescale_init": True,
+    "server": {"name": "momentum", "beta": 0.5},
+    "norm_rate": 30.0,
+}
+
 
 class StudyRun(SuiteRun):
     """A run of a study, which is done when its rows are stored."""

@@ -22,7 +22,7 @@ from time import process_time
 import torch
 from adversarial import BATCH, our_step
 from evidence import Row, in_turns, publish, read_rows, rows_of
-from study import StudyRun, carry_out, keep_grid
+from study import ANNEALED, StudyRun, carry_out, keep_grid
 from timing import middle
 from torch import Tensor
 
@@ -38,8 +38,7 @@ from splitmix.runs.config import Config, make_config
 from splitmix.runs.measure.grid import Sweep
 
 PAGE = "training_attack"
-COMMON: dict[str, object] = {
-    "recipe": "recommended",
+COMMON: dict[str, object] = ANNEALED | {
     "task": "digits",
     "method": {"name": "fedavg", "width": "1/8"},
     "rounds": 60,

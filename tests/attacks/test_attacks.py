@@ -233,6 +233,7 @@ def test_an_attack_says_its_full_name():
         "l2-autoattack": "AutoAttack (standard ensemble), L2, eps 128/255",
         "pgd2": "L-inf PGD, eps 8/255, 2 steps of 8/255, random start, 1 restart",
         "pgd7": "L-inf PGD, eps 8/255, 7 steps of 2/255, random start, 1 restart",
+        "pgd7-strong": "L-inf PGD, eps 10/255, 7 steps of 2.5/255, random start, 1 restart",
         "pgd7-released": "L-inf PGD, eps 8/255, 7 steps of 1.429/255, random start, 1 restart",
         "pgd20": "L-inf PGD, eps 8/255, 20 steps of 2/255, random start, 5 restarts",
         "l2-pgd20": "L2 PGD, eps 128/255, 20 steps of 16/255, random start, 5 restarts",
@@ -241,7 +242,7 @@ def test_an_attack_says_its_full_name():
 
 def test_few_steps_and_single_starts_are_weak():
     weak = [name for name in ATTACKS if find_attack(name).weak]
-    assert weak == ["fgsm", "pgd2", "pgd7", "pgd7-released", "l2-fgsm"]
+    assert weak == ["fgsm", "pgd2", "pgd7", "pgd7-strong", "pgd7-released", "l2-fgsm"]
     assert PGD(steps=100).weak  # a single start
     assert find_attack({"name": "pgd20", "eps": 0.1}).weak  # 20 steps of 2/255 do not cross it
 

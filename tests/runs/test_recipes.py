@@ -69,6 +69,27 @@ def test_a_recipe_fills_in_the_method_that_is_named_and_no_other(method, expecte
     assert make_config({"recipe": "recommended", "method": method}).method == expected
 
 
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ("adversarial", {"name": "adversarial", "weight": 0.67, "attack": "pgd7-strong"}),
+        ({"name": "adversarial", "steps": 4}, {"name": "adversarial", "weight": 0.67, "steps": 4}),
+        ({"name": "adversarial", "attack": "pgd2"}, {"name": "adversarial", "weight": 0.67, "attack": "pgd2"}),
+        (
+            {"name": "adversarial", "dual": False, "weight": 1.0},
+            {"name": "adversarial", "dual": False, "weight": 1.0, "attack": "pgd7-strong"},
+        ),
+        ("oat", "oat"),
+    ],
+)
+def test_against_attacks_the_recommended_recipe_averages_late_rounds_and_leaves_an_attack_to_who_names_one(
+    objective, expected
+):
+    config = make_config({"recipe": "recommended", "objective": objective})
+    assert config.objective == expected
+    assert (config.floor, config.average) == (0.5, 0.4)
+
+
 @pytest.mark.parametrize(("epochs", "rate"), [(None, 30.0), (4, 7.5), (100, 1.0)])
 def test_against_attacks_norms_learn_the_faster_the_fewer_epochs_a_round_has(epochs, rate):
     given = {"recipe": "recommended", "objective": "adversarial"} | ({"epochs": epochs} if epochs else {})

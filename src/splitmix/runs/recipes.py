@@ -1,11 +1,14 @@
 """Recipes: sets of defaults under one name; a recipe fills in what the user left open, and nothing else."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 
+from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import name_of
 
 Settings = Mapping[str, object]  # not yet checked
 
+OF_ATTACKS = {"attack", *(field.name for field in fields(PGD))}  # by which an objective says how it attacks
 NESTED = ("heterofl", "sheterofl", "fedrolex", "fjord")  # slices of one wide net, like the authors' slimmable one
 
 
@@ -20,8 +23,9 @@ def apply_recipe(given: Settings) -> dict[str, object]:
         return dict(given)
     own = {key: value for key, value in given.items() if key != "recipe"}
     made = RECIPES[name](own)
-    if "method" in made and "method" in own:
-        own["method"] = {**as_table(made["method"]), **as_table(own["method"])}
+    for key, filled in made.items():
+        if isinstance(filled, Mapping) and name_of(filled) == name_of(own.get(key)):
+            own[key] = {**filled, **as_table(own[key])}
     return {**made, **own}
 
 
@@ -61,8 +65,7 @@ def recommended(given: Settings) -> dict[str, object]:
     """What our own runs support, on validation images: a high rate, server momentum, calibrated norms, the better ones.
 
     Photographs and drawings, with far fewer images a class, want a tenth of that rate. Split-Mix trains its first base
-    most often. Against attacks the affines of norms have thirty times the rate, so that the two norms of a layer part;
-    less where a round has more epochs, as a blend of norms that are too far apart is worse than either.
+    most often.
     """
     rate = 0.01 if _family(given) == "domainnet" else 0.1
     made: dict[str, object] = {"lr": rate, "order": "greedy", "norm": "post", "rescale_init": True}
@@ -72,12 +75,25 @@ def recommended(given: Settings) -> dict[str, object]:
         made["eval_every"] = 10  # the choice doubles a validation: every fifth round it took a fifth of the time
     if method_name(given) == "splitmix":
         made["method"] = {"name": "splitmix", "draws": "anchored"}
-    return {**made, "norm_rate": _norm_rate(given)} if under_attack(given) else made
+    return {**made, **_withstanding(given)} if under_attack(given) else made
 
 
-def _norm_rate(given: Settings) -> float:
-    epochs = given.get("epochs")
-    return max(30.0 / epochs, 1.0) if isinstance(epochs, int) and epochs > 0 else 30.0
+def _withstanding(given: Settings) -> dict[str, object]:
+    """What the recommended recipe adds against attacks.
+
+    The affines of norms have thirty times the rate, so that the two norms of a layer part; less where a round has more
+    epochs, as a blend of norms that are too far apart is worse than either. Rates stay high and late rounds are
+    averaged: at low rates a net learns its few attacked images by heart. These are attacked a fourth further than they
+    will be, unless the user says how, and weigh two thirds where they have norms of their own.
+    """
+    epochs, objective = given.get("epochs"), as_table(given["objective"])
+    rate = max(30.0 / epochs, 1.0) if isinstance(epochs, int) and epochs > 0 else 30.0
+    made: dict[str, object] = {"norm_rate": rate, "floor": 0.5, "average": 0.4}
+    if objective.get("name") == "adversarial":
+        weight = {"weight": 0.67} if objective.get("dual", True) else {}
+        attack = {} if objective.keys() & OF_ATTACKS else {"attack": "pgd7-strong"}
+        made["objective"] = {"name": "adversarial", **weight, **attack}
+    return made
 
 
 RECIPES: dict[str, Callable[[Settings], dict[str, object]]] = {"paper": released, "recommended": recommended}
