@@ -137,6 +137,7 @@ def page(name: str) -> str:
         beyond_chance=lambda one, other: clear_lead(one, other) or clear_lead(other, one),
         clear_lead=clear_lead,
         by_width=by_width,
+        by_order=by_order,
         by_seed=by_seed,
         common_seeds=common_seeds,
         difference=difference,
@@ -192,6 +193,16 @@ def distinct(rows: Iterable[Row], key: str, **wanted: Any) -> list[Any]:
 
 def by_width(rows: Iterable[Row]) -> list[str]:
     return sorted({row["width"] for row in rows}, key=parse_width)
+
+
+def by_order(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows by the order of their runs' budgets, those in order first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        budgets = row["settings"].get("budgets")
+        order = budgets.get("order", "in order") if isinstance(budgets, Mapping) else "in order"
+        found.setdefault(order, []).append(row)
+    return dict(sorted(found.items()))
 
 
 def by_seed(rows: Iterable[Row], **wanted: Any) -> list[float]:

@@ -57,6 +57,14 @@ LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
 }
 TASKS: dict[str, dict[str, object]] = {
     "digits": {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10},
+    "digits, budgets shuffled": {
+        "task": "digits",
+        "budgets": {"name": "exponential", "order": "shuffled"},
+        "rounds": 100,
+        "cohort": 10,
+        "eval_every": 10,
+        "checkpoint_every": 10,
+    },
     "digits of all clients": {
         "task": "digits",
         "rounds": 300,

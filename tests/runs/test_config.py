@@ -208,12 +208,15 @@ def test_the_hash_does_not_change_with_how_a_run_is_kept_going(key):
 DIGITS = {"task": "digits", "cohort": 10, "eval_every": 10}
 OAT = {**DIGITS, "method": {"name": "fedavg", "width": "1/4"}, "objective": "oat", "norm": "tracked", "rounds": 20}
 STORED = [  # hashes in results/, from the first to the last edition of the settings
-    ({}, "1078c22fd25f6aae24225a7e38b169c45384109202efe916f38b6683ab7ff71d"),
+    ({"eval_every": 5}, "1078c22fd25f6aae24225a7e38b169c45384109202efe916f38b6683ab7ff71d"),
     (DIGITS | {"lr": 0.03, "rounds": 30}, "3fcb14753b8162db1fd12ef0ac098681e704088585f701c50ca8e08f88be9551"),
     (DIGITS | {"lr": 0.01, "rounds": 50}, "60ece03e67cffee408b48b429ecb47ea97edb66b6c1edf6dc714ac94016968a6"),
     (OAT | {"clip": 5.0}, "2d1b27f8c3da9d00248b8120c9595eaa21d8607c7bb8ef491a0c4369e9568d40"),
     (
-        {"task": "digits", "rounds": 300, "lr": 0.01, "seed": 3, "norm": "batch", "order": "natural"},
+        {
+            **{"task": "digits", "rounds": 300, "lr": 0.01, "seed": 3},
+            **{"norm": "batch", "order": "natural", "eval_every": 5},
+        },
         "d4a46accaa4a2afe26e4a726e00a410d63a45f13e58d0d003ac41b7499eb5f43",
     ),
 ]

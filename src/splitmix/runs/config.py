@@ -104,7 +104,7 @@ class Config(BaseModel):
     rescale_layers: bool | Literal["released"] = Field(
         True, description="divide layer outputs by the width before each norm; released: in training only"
     )
-    eval_every: int = Field(5, ge=1, description="rounds between validations; the best round is kept")
+    eval_every: int = Field(10, ge=1, description="rounds between validations; the best round is kept")
     eval_batch: int = Field(128, ge=2, description="images in a batch when scoring and calibrating")
     checkpoint_every: int = Field(5, ge=1, description="rounds between checkpoints")
 

@@ -54,6 +54,7 @@ def released(given: Settings) -> dict[str, object]:
     made = {
         "norm": "tracked" if under_attack(given) else "batch",
         "order": "natural",
+        "eval_every": 5,
         "rescale_init": scaled,  # slices of a wide net begin like one anyway
         "rescale_layers": scaled or name in NESTED,
         **_PAPER_TASKS.get(_family(given), _digits)(name, given),
@@ -72,7 +73,6 @@ def recommended(given: Settings) -> dict[str, object]:
     made["server"] = {"name": "momentum", "beta": 0.5}
     if given.get("privacy") is None and given.get("norm", "post") == "post":
         made["statistics"] = "chosen"  # each client's own suit other domains, those of all suit other classes
-        made["eval_every"] = 10  # the choice doubles a validation: every fifth round it took a fifth of the time
     if method_name(given) == "splitmix":
         made["method"] = {"name": "splitmix", "draws": "anchored"}
     return {**made, **_withstanding(given)} if under_attack(given) else made
