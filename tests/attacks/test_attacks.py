@@ -233,7 +233,7 @@ def test_an_attack_says_its_full_name():
         "l2-autoattack": "AutoAttack (standard ensemble), L2, eps 128/255",
         "pgd2": "L-inf PGD, eps 8/255, 2 steps of 8/255, random start, 1 restart",
         "pgd7": "L-inf PGD, eps 8/255, 7 steps of 2/255, random start, 1 restart",
-        "pgd7-strong": "L-inf PGD, eps 10/255, 7 steps of 2.5/255, random start, 1 restart",
+        "pgd7-strong": "L-inf PGD, eps 9/255, 7 steps of 2.25/255, random start, 1 restart",
         "pgd7-released": "L-inf PGD, eps 8/255, 7 steps of 1.429/255, random start, 1 restart",
         "pgd20": "L-inf PGD, eps 8/255, 20 steps of 2/255, random start, 5 restarts",
         "l2-pgd20": "L2 PGD, eps 128/255, 20 steps of 16/255, random start, 5 restarts",

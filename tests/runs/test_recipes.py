@@ -72,13 +72,10 @@ def test_a_recipe_fills_in_the_method_that_is_named_and_no_other(method, expecte
 @pytest.mark.parametrize(
     ("objective", "expected"),
     [
-        ("adversarial", {"name": "adversarial", "weight": 0.67, "attack": "pgd7-strong"}),
-        ({"name": "adversarial", "steps": 4}, {"name": "adversarial", "weight": 0.67, "steps": 4}),
-        ({"name": "adversarial", "attack": "pgd2"}, {"name": "adversarial", "weight": 0.67, "attack": "pgd2"}),
-        (
-            {"name": "adversarial", "dual": False, "weight": 1.0},
-            {"name": "adversarial", "dual": False, "weight": 1.0, "attack": "pgd7-strong"},
-        ),
+        ("adversarial", {"name": "adversarial", "attack": "pgd7-strong"}),
+        ({"name": "adversarial", "weight": 0.7}, {"name": "adversarial", "weight": 0.7, "attack": "pgd7-strong"}),
+        ({"name": "adversarial", "steps": 4}, {"name": "adversarial", "steps": 4}),
+        ({"name": "adversarial", "attack": "pgd2"}, {"name": "adversarial", "attack": "pgd2"}),
         ("oat", "oat"),
     ],
 )

@@ -40,7 +40,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "fgsm": fgsm,
     "pgd2": partial(PGD, steps=2, step=8 / 255),  # to train on: a step takes half the time that it does on pgd7
     "pgd7": PGD,  # the paper's
-    "pgd7-strong": partial(PGD, eps=10 / 255, step=2.5 / 255),  # to train on, where 8/255 is to be withstood
+    "pgd7-strong": partial(PGD, eps=9 / 255, step=2.25 / 255),  # to train on, where 8/255 is to be withstood
     "pgd7-released": partial(PGD, step=10 / 7 / 255),  # the authors' code: min(1.25 eps, eps + 4/255) / steps
     "pgd20": partial(PGD, steps=20, restarts=5),
     "l2-fgsm": partial(fgsm, eps=128 / 255, norm="l2"),

@@ -83,16 +83,14 @@ def _withstanding(given: Settings) -> dict[str, object]:
 
     The affines of norms have thirty times the rate, so that the two norms of a layer part; less where a round has more
     epochs, as a blend of norms that are too far apart is worse than either. Rates stay high and late rounds are
-    averaged: at low rates a net learns its few attacked images by heart. These are attacked a fourth further than they
-    will be, unless the user says how, and weigh two thirds where they have norms of their own.
+    averaged: at low rates a net learns its few attacked images by heart. These are attacked an eighth further than they
+    will be, unless the user says how.
     """
     epochs, objective = given.get("epochs"), as_table(given["objective"])
     rate = max(30.0 / epochs, 1.0) if isinstance(epochs, int) and epochs > 0 else 30.0
     made: dict[str, object] = {"norm_rate": rate, "floor": 0.5, "average": 0.4}
-    if objective.get("name") == "adversarial":
-        weight = {"weight": 0.67} if objective.get("dual", True) else {}
-        attack = {} if objective.keys() & OF_ATTACKS else {"attack": "pgd7-strong"}
-        made["objective"] = {"name": "adversarial", **weight, **attack}
+    if objective.get("name") == "adversarial" and not objective.keys() & OF_ATTACKS:
+        made["objective"] = {"name": "adversarial", "attack": "pgd7-strong"}
     return made
 
 
