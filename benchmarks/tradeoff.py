@@ -19,7 +19,7 @@ LEVELS = 1000  # at which curves are compared
 
 def main() -> None:
     rows = read_rows("robustness")
-    joint, only = where(rows, part="anchored"), where(rows, part="one net")
+    joint, only = where(rows, part="recommended"), where(rows, part="one net")
     widths = {f"width {width}": averaged(joint, width=width) for width in distinct(joint, "width")}
     title = "One model, both dials: each width from accurate (dial 0) to robust (dial 1)"
     one = attack_tradeoff(widths, joint[0]["attack"], title, "mean over seeds; a point for each dial")
