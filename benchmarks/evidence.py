@@ -153,6 +153,7 @@ def page(name: str) -> str:
         gaps=tradeoff.gaps,
         covered=tradeoff.covered,
         verdict=tradeoff.verdict,
+        wrong_steps=tradeoff.wrong_steps,
         ratio=ratio_text,
         power=charts.fitted,
         sizes=charts.GROWS,
@@ -267,10 +268,15 @@ def turned(rows: Iterable[Row], width: str, what: str) -> str:
 
 
 def beside(some: Iterable[Row], others: Iterable[Row], what: str) -> str:
+    """How far one model is from another, as text."""
+    return difference_text(paired(some, others, what))
+
+
+def paired(some: Iterable[Row], others: Iterable[Row], what: str) -> PairedDifference:
     """How far one model is from another, by client and those seeds that both have, in two grids of the same images."""
     one, other = ({row["seed"]: row[f"{what}_clients"] for row in rows} for rows in (some, others))
     seeds = sorted(one.keys() & other.keys())
-    return difference_text(paired_bootstrap(*({seed: found[seed] for seed in seeds} for found in (one, other))))
+    return paired_bootstrap(*({seed: found[seed] for seed in seeds} for found in (one, other)))
 
 
 def lead(one: Sequence[float], other: Sequence[float]) -> float:

@@ -5,15 +5,17 @@ python benchmarks/tradeoff.py    draws results/robustness-joint.png and robustne
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import fmean
 
-from evidence import RESULTS, Row, distinct, read_rows, where
+from evidence import RESULTS, Row, by_width, distinct, paired, read_rows, where
 
 from splitmix.report.drawing import save
 from splitmix.report.grid_page import TradeoffPoint, attack_tradeoff
 
 NAMES = {"at": "FedAvg+AT", "oat": "FedAvg+OAT", "dat": "Split-Mix+DAT", "drawn": "Split-Mix+DAT, drawn dials"}
 Curve = list[TradeoffPoint]
+MEASURES = ("clean", "attacked")
 LEVELS = 1000  # at which curves are compared
 
 
@@ -99,6 +101,24 @@ def covered(points: Curve, separate: Curve) -> float:
     levels = [low + (high - low) * (place + 0.5) / LEVELS for place in range(LEVELS)]
     pairs = [(clean_at(own, level), clean_at(front, level)) for level in levels]
     return sum(one is not None and other is not None and one >= other for one, other in pairs) / LEVELS
+
+
+def wrong_steps(rows: Sequence[Row]) -> tuple[int, list[str]]:
+    """How many steps of the dial or the width a model has, and those that go the wrong way beyond chance.
+
+    A higher dial is to be less accurate and more robust, a wider model to be better in both.
+    """
+    dials, widths = sorted(distinct(rows, "robust")), by_width(rows)
+    dial_steps = [({"width": w, "robust": a}, {"width": w, "robust": b}) for w in widths for a, b in pairwise(dials)]
+    width_steps = [({"width": a, "robust": d}, {"width": b, "robust": d}) for d in dials for a, b in pairwise(widths)]
+    steps = [(one, other, what, -1 if what == "clean" else 1) for one, other in dial_steps for what in MEASURES]
+    steps += [(one, other, what, 1) for one, other in width_steps for what in MEASURES]
+    wrong = [
+        f"{what} from {one} to {other}"
+        for one, other, what, sign in steps
+        if sign * (change := paired(where(rows, **other), where(rows, **one), what)).low < 0 > sign * change.high
+    ]
+    return len(steps), wrong
 
 
 def verdict(found: Sequence[float | None]) -> str:
