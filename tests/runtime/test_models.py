@@ -53,10 +53,10 @@ def test_it_was_measured_at_every_width_under_a_strong_attack_and_its_dials_pay_
     assert all(row.attacked_low <= row.attacked <= row.attacked_high for row in table.rows)
     rows = {(row.width, row.robust): row for row in model.manifest.table.rows}
     for width in map(str, model.widths):
-        assert rows[width, 1.0].attacked > rows[width, 0.0].attacked + 0.07
-    for width in ("1/2", "1"):
+        assert rows[width, 1.0].attacked > rows[width, 0.0].attacked + 0.1
         assert rows[width, 0.0].clean > rows[width, 1.0].clean
-    assert rows["1", 0.0].clean > rows["1/8", 0.0].clean
+    for dial in (0.6, 0.8, 1.0):
+        assert rows["1", dial].attacked > rows["1/8", dial].attacked
 
 
 @pytest.mark.slow
