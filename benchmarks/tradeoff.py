@@ -114,7 +114,7 @@ def wrong_steps(rows: Sequence[Row]) -> tuple[int, list[str]]:
     steps = [(one, other, what, -1 if what == "clean" else 1) for one, other in dial_steps for what in MEASURES]
     steps += [(one, other, what, 1) for one, other in width_steps for what in MEASURES]
     wrong = [
-        f"{what} from {one} to {other}"
+        "{} from width {width} at dial {robust:g} to width {} at dial {:g}".format(what, *other.values(), **one)
         for one, other, what, sign in steps
         if sign * (change := paired(where(rows, **other), where(rows, **one), what)).low < 0 > sign * change.high
     ]

@@ -45,6 +45,10 @@ def test_the_recommended_recipe_is_what_our_runs_support():
     assert config.statistics == "chosen"
 
 
+def test_a_server_that_the_user_names_is_left_alone():
+    assert make_config({"recipe": "recommended", "server": "momentum"}).server == "momentum"
+
+
 @pytest.mark.parametrize("task", ["domainnet", "office-caltech10", "pacs"])
 def test_the_recommended_recipe_has_a_lower_rate_for_photographs_and_drawings(task):
     assert make_config({"recipe": "recommended", "task": task}).lr == 0.01

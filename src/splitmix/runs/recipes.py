@@ -23,8 +23,8 @@ def apply_recipe(given: Settings) -> dict[str, object]:
         return dict(given)
     own = {key: value for key, value in given.items() if key != "recipe"}
     made = RECIPES[name](own)
-    for key, filled in made.items():
-        if isinstance(filled, Mapping) and name_of(filled) == name_of(own.get(key)):
+    for key in ("method", "objective"):  # whose own settings a recipe fills in, too
+        if isinstance(filled := made.get(key), Mapping) and name_of(filled) == name_of(own.get(key)):
             own[key] = {**filled, **as_table(own[key])}
     return {**made, **own}
 
