@@ -8,12 +8,12 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,12 @@ from evidence import in_turns as seconds_in_turns
 from evidence import publish, read_rows
 from reference import plain_round
 from stock_nets import digit_net, mobilenet, perceptron, preresnet18
-from timing import forget_peak, in_turns, peak_mb, timed
+from timing import forget_peak, in_turns, middle, peak_mb, timed
 
 from splitmix.core.batches import as_images
 from splitmix.core.net import Build, Net
 from splitmix.core.parts import merge
+from splitmix.core.reproducible import one_thread
 from splitmix.core.rounds import Federation, federate
 from splitmix.core.score import ask
 from splitmix.core.types import Layout, Part, Plan, Question, Update, Weights
@@ -41,7 +42,7 @@ from splitmix.nets import NETS
 from splitmix.nets.swap import side_by_side
 from splitmix.objectives.losses import Plain
 
-REPEATS = 5
+REPEATS = 5  # turns, at least
 
 
 @dataclass(frozen=True)
@@ -111,28 +112,31 @@ def whole_round(name: str) -> dict[str, Any]:
     }
 
 
-PLAIN: dict[str, tuple[Build, tuple[int, ...]]] = {
-    "ResNet": (preresnet18, (32, 32, 3)),
-    "MobileNet": (mobilenet, (32, 32, 3)),
-    "perceptron": (perceptron, (64,)),
+PLAIN: dict[str, tuple[Build, tuple[int, ...], int]] = {  # and steps in a turn: processor time is told in hundredths
+    "ResNet": (preresnet18, (32, 32, 3), 10),
+    "MobileNet": (mobilenet, (32, 32, 3), 10),
+    "perceptron": (perceptron, (64,), 500),
 }
 
 
 def plain_nets() -> dict[str, Any]:
-    """Processor time of a training step of eight bases of plain nets, one after another over side by side, in turns."""
+    """Training steps of eight bases of plain nets on one thread, one after another over side by side, in turns."""
     atom, ratios = Width(1, 8), {}
-    for name, (build, shape) in PLAIN.items():
+    for name, (build, shape, many) in PLAIN.items():
         looped, stacked = Net(build), Net(side_by_side(build))
         weights = {entry: value.requires_grad_() for entry, value in looped.init(Layout(8, atom), 0).items()}
         x = as_images(torch.rand(32, *shape))
-        steps = {way: partial(_step, net, atom, weights, x) for way, net in (("loop", looped), ("stack", stacked))}
-        spent = seconds_in_turns(steps, process_time, REPEATS)
-        ratios[name] = median(loop / stack for loop, stack in zip(spent["loop"], spent["stack"], strict=True))
+        steps = {
+            way: partial(_steps, many, net, atom, weights, x) for way, net in (("loop", looped), ("stack", stacked))
+        }
+        with one_thread():
+            ratios[name] = compared(steps, "loop", "stack", REPEATS)
     return {"looped_over_stacked": ratios}
 
 
-def _step(net: Net, width: Width, weights: Weights, x: torch.Tensor) -> None:
-    net.run(width, weights, x, training=True).square().sum().backward()
+def _steps(many: int, net: Net, width: Width, weights: Weights, x: torch.Tensor) -> None:
+    for _ in range(many):
+        net.run(width, weights, x, training=True).square().sum().backward()
 
 
 def merging() -> dict[str, Any]:
@@ -144,9 +148,8 @@ def merging() -> dict[str, Any]:
         parts = tuple(Part(base, method.atom) for base in range((1, 2, 4, 8)[client % 4]))
         updates.append(Update(0, client, parts, {n: v[: len(parts)] + 0.01 for n, v in weights.items()}, 111))
     ways = {"merge": lambda: merge(net, method.layout, weights, iter(updates))}
-    return {
-        "milliseconds_per_client": 1e3 * median(seconds_in_turns(ways, perf_counter, REPEATS)["merge"]) / len(updates)
-    }
+    spent = seconds_in_turns(ways, perf_counter, 4 * REPEATS)["merge"]
+    return {"milliseconds_per_client": middle([1e3 * each / len(updates) for each in spent])._asdict()}
 
 
 def scoring() -> dict[str, Any]:
@@ -158,13 +161,16 @@ def scoring() -> dict[str, Any]:
     with Simulator(net, method.layout, clients, Plain(), default_workers()) as engine:
         every = [method.compose(width) for width in method.widths]
         ways = {"all": every, "widest": every[-1:]}
-        spent = seconds_in_turns(
-            {name: partial(ask, engine, weights, mixes, numbers, question) for name, mixes in ways.items()},
-            perf_counter,
-            REPEATS,
-        )
-    ratios = [a / b for a, b in zip(spent["all"], spent["widest"], strict=True)]
-    return {"all_widths_over_widest_alone": median(ratios), "ratios": ratios}
+        asked = {name: partial(ask, engine, weights, mixes, numbers, question) for name, mixes in ways.items()}
+        return {"all_widths_over_widest_alone": compared(asked, "all", "widest", REPEATS)}
+
+
+def compared(ways: Mapping[str, Callable[[], object]], way: str, to: str, least: int) -> dict[str, Any]:
+    """How many times as long one way takes as another, by the clock and by processor time, in turns until sure."""
+    for call in ways.values():  # to warm up
+        call()
+    turns = in_turns({name: partial(timed, call) for name, call in ways.items()}, to, least=least, most=4 * least)
+    return turns.row(way, to)
 
 
 def memory() -> dict[str, Any]:
