@@ -37,8 +37,9 @@ ALONE: dict[str, object] = {
     "norm_rate": 1.0,  # which there are no two norms to part by
     "objective": USUAL | {"dual": False, "weight": 1.0},
 }
-ANCHORED: dict[str, object] = ANNEALED | {"kernels": "native", "method": {"name": "splitmix", "draws": "anchored"}}
-TAUGHT: dict[str, object] = {"method": {"name": "splitmix", "draws": "anchored", "mutual": 0.5, "taught": "first"}}
+DRAWS = {"name": "splitmix", "draws": "anchored"}
+ANCHORED: dict[str, object] = ANNEALED | {"kernels": "native", "method": DRAWS}
+TAUGHT: dict[str, object] = {"method": DRAWS | {"mutual": 0.5, "taught": "first"}}
 FEWER: dict[str, object] = ANNEALED | TAUGHT | {"objective": USUAL | {"steps": 4}}
 MODELS: dict[str, dict[str, object]] = {  # by the part of the page that they are for
     "recommended": RECIPE | {"objective": USUAL},

@@ -55,16 +55,10 @@ LEVERS: dict[str, dict[str, object]] = {  # in the order in which they are run
     "Split-Mix, anchored, first taught, momentum, late mean": splitmix(ANCHORED, FIRST) | MOMENTUM | LATE,
     "Split-Mix, anchored, first taught, late mean": splitmix(ANCHORED, FIRST) | LATE,
 }
+DIGITS: dict[str, object] = {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10}
 TASKS: dict[str, dict[str, object]] = {
-    "digits": {"task": "digits", "rounds": 100, "cohort": 10, "eval_every": 10, "checkpoint_every": 10},
-    "digits, budgets shuffled": {
-        "task": "digits",
-        "budgets": {"name": "exponential", "order": "shuffled"},
-        "rounds": 100,
-        "cohort": 10,
-        "eval_every": 10,
-        "checkpoint_every": 10,
-    },
+    "digits": DIGITS,
+    "digits, budgets shuffled": DIGITS | {"budgets": {"name": "exponential", "order": "shuffled"}},
     "digits of all clients": {
         "task": "digits",
         "rounds": 300,

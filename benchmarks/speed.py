@@ -22,7 +22,7 @@ from evidence import in_turns as seconds_in_turns
 from evidence import publish, read_rows
 from reference import plain_round
 from stock_nets import digit_net, mobilenet, perceptron, preresnet18
-from timing import forget_peak, in_turns, middle, peak_mb, timed
+from timing import Turns, forget_peak, in_turns, middle, peak_mb, timed
 
 from splitmix.core.batches import as_images
 from splitmix.core.net import Build, Net
@@ -42,7 +42,7 @@ from splitmix.nets import NETS
 from splitmix.nets.swap import side_by_side
 from splitmix.objectives.losses import Plain
 
-REPEATS = 5  # turns, at least
+REPEATS, MANY = 5, 20  # turns, at least; at most, where they are short
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,7 @@ def whole_round(name: str) -> dict[str, Any]:
         plain_round(bases, arrays, numbers, batch=setting.batch, lr=0.1)
 
     with Simulator(net, method.layout, clients, Plain(), default_workers()) as engine:
-        for way in (ours, plain):  # to warm up
-            way()
-        turns = in_turns({"ours": partial(timed, ours), "plain": partial(timed, plain)}, "ours", least=REPEATS)
+        turns = warm_turns({"ours": ours, "plain": plain}, "ours")
     base_trainings = sum(len(parts) for parts in method.assign(0, clients.profiles(0)).values())
     flops = base_trainings * setting.samples * setting.training_flops
     seconds = {way: median(turns.seconds(way, "clock")) for way in turns.spent}
@@ -130,7 +128,7 @@ def plain_nets() -> dict[str, Any]:
             way: partial(_steps, many, net, atom, weights, x) for way, net in (("loop", looped), ("stack", stacked))
         }
         with one_thread():
-            ratios[name] = compared(steps, "loop", "stack", REPEATS)
+            ratios[name] = warm_turns(steps, "stack", MANY).row("loop", "stack")
     return {"looped_over_stacked": ratios}
 
 
@@ -148,7 +146,7 @@ def merging() -> dict[str, Any]:
         parts = tuple(Part(base, method.atom) for base in range((1, 2, 4, 8)[client % 4]))
         updates.append(Update(0, client, parts, {n: v[: len(parts)] + 0.01 for n, v in weights.items()}, 111))
     ways = {"merge": lambda: merge(net, method.layout, weights, iter(updates))}
-    spent = seconds_in_turns(ways, perf_counter, 4 * REPEATS)["merge"]
+    spent = seconds_in_turns(ways, perf_counter, MANY)["merge"]
     return {"milliseconds_per_client": middle([1e3 * each / len(updates) for each in spent])._asdict()}
 
 
@@ -162,15 +160,14 @@ def scoring() -> dict[str, Any]:
         every = [method.compose(width) for width in method.widths]
         ways = {"all": every, "widest": every[-1:]}
         asked = {name: partial(ask, engine, weights, mixes, numbers, question) for name, mixes in ways.items()}
-        return {"all_widths_over_widest_alone": compared(asked, "all", "widest", REPEATS)}
+        return {"all_widths_over_widest_alone": warm_turns(asked, "widest", MANY).row("all", "widest")}
 
 
-def compared(ways: Mapping[str, Callable[[], object]], way: str, to: str, least: int) -> dict[str, Any]:
-    """How many times as long one way takes as another, by the clock and by processor time, in turns until sure."""
-    for call in ways.values():  # to warm up
+def warm_turns(ways: Mapping[str, Callable[[], object]], to: str, most: int = 12) -> Turns:
+    """All ways in turns until sure, each called once before."""
+    for call in ways.values():
         call()
-    turns = in_turns({name: partial(timed, call) for name, call in ways.items()}, to, least=least, most=4 * least)
-    return turns.row(way, to)
+    return in_turns({name: partial(timed, call) for name, call in ways.items()}, to, least=REPEATS, most=most)
 
 
 def memory() -> dict[str, Any]:

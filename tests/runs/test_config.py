@@ -1,5 +1,8 @@
 """Configs: read from TOML and `key=value`, checked as a whole, written back, hashed."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -293,3 +296,8 @@ def test_a_folder_is_no_config_file(tmp_path):
     (tmp_path / "dir.toml").mkdir()
     with pytest.raises(UserError, match="cannot be read"):
         read_config(str(tmp_path / "dir.toml"))
+
+
+def test_the_settings_and_their_recipes_are_known_without_loading_pytorch():
+    code = "import sys, splitmix.runs.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,6 +12,8 @@ from splitmix.core.objective import Objective
 from splitmix.objectives.adversarial import Adversarial, OnceForAll
 from splitmix.objectives.losses import Masked, Plain
 
+OF_ATTACK = tuple(field.name for field in fields(PGD))  # settings of an objective that are those of its attack
+
 
 def find_objective(value: str | Mapping[str, Any]) -> Objective:
     """An objective by its name, or by {name=..., its own settings, those of its attack}.
@@ -21,7 +23,7 @@ def find_objective(value: str | Mapping[str, Any]) -> Objective:
     """
     name, options = by_name("objective", value, OBJECTIVES)
     attacks = "attack" in signature(OBJECTIVES[name]).parameters
-    of_attack = [field.name for field in fields(PGD)] if attacks else []
+    of_attack = OF_ATTACK if attacks else ()
     if attacks:
         chosen = {key: options.pop(key) for key in of_attack if key in options}
         options["attack"] = find_attack({"name": options.get("attack", "pgd7"), **chosen})

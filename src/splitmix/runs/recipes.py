@@ -1,14 +1,11 @@
 """Recipes: sets of defaults under one name; a recipe fills in what the user left open, and nothing else."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 
-from splitmix.attacks.pgd import PGD
 from splitmix.core.errors import name_of
 
 Settings = Mapping[str, object]  # not yet checked
 
-OF_ATTACKS = {"attack", *(field.name for field in fields(PGD))}  # by which an objective says how it attacks
 NESTED = ("heterofl", "sheterofl", "fedrolex", "fjord")  # slices of one wide net, like the authors' slimmable one
 
 
@@ -86,10 +83,12 @@ def _withstanding(given: Settings) -> dict[str, object]:
     averaged: at low rates a net learns its few attacked images by heart. These are attacked an eighth further than they
     will be, unless the user says how.
     """
+    from splitmix.objectives import OF_ATTACK  # which loads PyTorch
+
     epochs, objective = given.get("epochs"), as_table(given["objective"])
     rate = max(30.0 / epochs, 1.0) if isinstance(epochs, int) and epochs > 0 else 30.0
     made: dict[str, object] = {"norm_rate": rate, "floor": 0.5, "average": 0.4}
-    if objective.get("name") == "adversarial" and not objective.keys() & OF_ATTACKS:
+    if objective.get("name") == "adversarial" and not objective.keys() & {"attack", *OF_ATTACK}:
         made["objective"] = {"name": "adversarial", "attack": "pgd7-strong"}
     return made
 
